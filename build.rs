@@ -1,0 +1,25 @@
+//! Checks which libzmq was built, and tells the linker what it has to know about the shared object.
+
+use std::env;
+
+fn main() {
+    println!("cargo:rerun-if-changed=build.rs");
+    // [patch.crates-io] counts only in the workspace that is built: a program that uses kvconn as a Rust crate must repeat it.
+    assert!(
+        env::var_os("DEP_ZMQ_COMPLETE").is_some(),
+        "zmq-sys was built without kvconn's bundled/zeromq-src: copy [patch.crates-io] of kvconn's Cargo.toml to your workspace"
+    );
+    if env::var("CARGO_CFG_TARGET_OS").as_deref() != Ok("linux") {
+        return;
+    }
+    linker("-soname,libkvconn.so.0"); // the number is that of the C ABI
+    linker("-z,nodelete"); // dlclose must not unmap the code that libzmq's I/O thread runs
+    // A missing symbol fails the build, not the first call. A sanitizer's symbols come from the executable, though.
+    if env::var_os("CARGO_CFG_SANITIZE").is_none() {
+        linker("-z,defs");
+    }
+}
+
+fn linker(argument: &str) {
+    println!("cargo:rustc-cdylib-link-arg=-Wl,{argument}");
+}
