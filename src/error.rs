@@ -1,0 +1,252 @@
+//! What can go wrong: the one table of statuses, and the error that carries one.
+//!
+//! [`STATUSES`] is the single source for the header's constants, `docs/status.md` and the Python exceptions.
+//! Numbers are frozen: a status may be added, never renumbered.
+
+use std::fmt;
+use std::time::Duration;
+
+use crate::ids::ConnId;
+
+/// How far an error reaches: what else is affected beside the call that got it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum Scope {
+    /// Nothing is wrong.
+    None = 0,
+    /// Only this call: its arguments, or its deadline.
+    Call = 1,
+    /// This endpoint; others are not affected.
+    Peer = 2,
+    /// Every endpoint that this life of the node owned alone.
+    Node = 3,
+    /// The whole process (or manager).
+    Process = 4,
+}
+
+impl Scope {
+    /// The word used in documents.
+    pub fn name(self) -> &'static str {
+        match self {
+            Scope::None => "–",
+            Scope::Call => "CALL",
+            Scope::Peer => "PEER",
+            Scope::Node => "NODE",
+            Scope::Process => "PROCESS",
+        }
+    }
+}
+
+/// The result of a call. Each is one row of [`STATUSES`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+#[allow(missing_docs)] // the table documents each
+pub enum Status {
+    Ok = 0,
+    Invalid = -1,
+    Stale = -2,
+    NotFound = -3,
+    Timeout = -4,
+    Stalled = -5,
+    Backoff = -6,
+    ConnectFailed = -7,
+    PeerLost = -8,
+    Disconnected = -9,
+    NodeFailed = -10,
+    Conflict = -11,
+    Limit = -12,
+    Shutdown = -13,
+    Internal = -14,
+}
+
+/// One row of the table of statuses.
+#[derive(Debug)]
+pub struct StatusRow {
+    /// The status.
+    pub status: Status,
+    /// Its C name.
+    pub name: &'static str,
+    /// How far it reaches.
+    pub scope: Scope,
+    /// Whether the same call can succeed later without the caller changing anything.
+    pub retriable: bool,
+    /// What it means, one sentence.
+    pub meaning: &'static str,
+    /// What the caller should do about it, one sentence.
+    pub what_to_do: &'static str,
+}
+
+const fn row(
+    status: Status,
+    name: &'static str,
+    scope: Scope,
+    retriable: bool,
+    meaning: &'static str,
+    what_to_do: &'static str,
+) -> StatusRow {
+    StatusRow { status, name, scope, retriable, meaning, what_to_do }
+}
+
+/// Every status there is, in the order of their numbers.
+#[rustfmt::skip]
+pub const STATUSES: &[StatusRow] = &[
+    row(Status::Ok, "KVCONN_OK", Scope::None, false,
+        "Done.",
+        "Go on."),
+    row(Status::Invalid, "KVCONN_INVALID", Scope::Call, false,
+        "An argument cannot be used; nothing was done.",
+        "Mend the argument that the text names."),
+    row(Status::Stale, "KVCONN_STALE", Scope::Call, false,
+        "The id is 0, was never given out, belongs to a destroyed manager or the process before a fork, or ended too long ago to be remembered.",
+        "Get a current id: kvconn_connect, kvconn_find, kvconn_node_open or kvconn_node_find."),
+    row(Status::NotFound, "KVCONN_NOT_FOUND", Scope::Call, false,
+        "There is no such thing now: no connection to that endpoint, no live node of that name.",
+        "Connect or open it, if it should be there."),
+    row(Status::Timeout, "KVCONN_TIMEOUT", Scope::Peer, true,
+        "The deadline came first; a send has not been accepted, a dial goes on.",
+        "Try again, or treat the peer as slow."),
+    row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true,
+        "The queue to the peer is full and has made no progress for at least this call's own timeout; returned at once, without waiting again.",
+        "Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves again."),
+    row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
+        "The last dial failed less than one backoff step ago, so this call did not dial.",
+        "Try again after retry_after_ms; os_errno tells why the last dial failed."),
+    row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true,
+        "The dial failed: refused, unreachable, unresolvable, timed out, or the peer is not a ZeroMQ PULL socket.",
+        "See the text; try again later, or report the node unhealthy."),
+    row(Status::PeerLost, "KVCONN_PEER_LOST", Scope::Peer, true,
+        "The connection was READY and has ended: the peer closed it, died, or stopped answering.",
+        "Connect again for a new life, or report the node failed."),
+    row(Status::Disconnected, "KVCONN_DISCONNECTED", Scope::Peer, false,
+        "This process ended the connection, and where it did so by endpoint, fenced it: nothing is dialled.",
+        "Call kvconn_connect or kvconn_node_add_endpoints if the endpoint is wanted again."),
+    row(Status::NodeFailed, "KVCONN_NODE_FAILED", Scope::Node, false,
+        "This life of the node is over; the endpoints it owned alone are fenced.",
+        "Open the node again and register its endpoints in the new life."),
+    row(Status::Conflict, "KVCONN_CONFLICT", Scope::Call, false,
+        "The options differ from those of the live connection, or a setting can no longer be changed.",
+        "Pass NULL to take the live connection, or disconnect it first."),
+    row(Status::Limit, "KVCONN_LIMIT", Scope::Process, true,
+        "A limit is reached; the text names it and its current value. Nothing was made.",
+        "Raise the limit, or give something up."),
+    row(Status::Shutdown, "KVCONN_SHUTDOWN", Scope::Process, false,
+        "kvconn_shutdown was called: kvconn is closed in this process for good.",
+        "Stop calling."),
+    row(Status::Internal, "KVCONN_INTERNAL", Scope::Process, false,
+        "kvconn or libzmq met a state that should not exist; the text says where.",
+        "Report it as a defect, with the text."),
+];
+
+impl Status {
+    /// The row of the table that describes this status.
+    pub fn row(self) -> &'static StatusRow {
+        // The table is in the order of the numbers 0, -1, -2 …; a test holds it there.
+        &STATUSES[-(self as i32) as usize]
+    }
+
+    /// The status of that number, if there is one.
+    pub fn from_number(number: i32) -> Option<Status> {
+        STATUSES.iter().map(|r| r.status).find(|s| *s as i32 == number)
+    }
+
+    /// The C name.
+    pub fn name(self) -> &'static str {
+        self.row().name
+    }
+}
+
+/// Why a call failed. Every error means: nothing was accepted, nothing half-made.
+#[derive(Clone, Debug)]
+pub struct Error {
+    /// Which row of the table.
+    pub status: Status,
+    /// The operating system's errno behind it, 0 when there is none.
+    pub os_errno: i32,
+    /// How long until the same call can help, when that is known.
+    pub retry_after: Option<Duration>,
+    /// The connection it is about, 0 when none.
+    pub conn: ConnId,
+    /// The endpoint it is about, empty when none. Canonical when it could be parsed.
+    pub endpoint: String,
+    /// One line for a person: what happened and with what.
+    pub message: String,
+}
+
+/// The result of every fallible call of the core.
+pub type Result<T> = std::result::Result<T, Error>;
+
+impl Error {
+    /// An error with its text.
+    pub fn new(status: Status, message: impl Into<String>) -> Error {
+        Error {
+            status,
+            os_errno: 0,
+            retry_after: None,
+            conn: ConnId::NONE,
+            endpoint: String::new(),
+            message: message.into(),
+        }
+    }
+
+    /// A bad argument.
+    pub fn invalid(message: impl Into<String>) -> Error {
+        Error::new(Status::Invalid, message)
+    }
+
+    /// A limit that is reached.
+    pub fn limit(message: impl Into<String>) -> Error {
+        Error::new(Status::Limit, message)
+    }
+
+    /// The same error, about this connection.
+    pub fn about(mut self, conn: ConnId) -> Error {
+        self.conn = conn;
+        self
+    }
+
+    /// The same error, about this endpoint.
+    pub fn at(mut self, endpoint: impl fmt::Display) -> Error {
+        self.endpoint = endpoint.to_string();
+        self
+    }
+
+    /// The same error, with the operating system's errno.
+    pub fn errno(mut self, os_errno: i32) -> Error {
+        self.os_errno = os_errno;
+        self
+    }
+
+    /// The same error, with the time after which the call can help.
+    pub fn retry_after(mut self, wait: Duration) -> Error {
+        self.retry_after = Some(wait);
+        self
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}", self.status.name(), self.message)?;
+        if !self.endpoint.is_empty() {
+            write!(f, " [{}]", self.endpoint)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for Error {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_is_in_the_order_of_the_numbers() {
+        for (index, row) in STATUSES.iter().enumerate() {
+            assert_eq!(row.status as i32, -(index as i32), "{}", row.name);
+            assert_eq!(row.status.row().name, row.name);
+            assert_eq!(Status::from_number(row.status as i32), Some(row.status));
+            assert!(row.name.starts_with("KVCONN_"));
+        }
+        assert_eq!(Status::from_number(1), None);
+    }
+}
