@@ -1,0 +1,107 @@
+# kvconn: build, test, demo. `make help` lists the targets.
+#
+# Needs cargo, cc, c++ and python3. Everything else (a venv with pyzmq and pytest) is made under the target directory.
+
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+
+PYTHON ?= python3
+CC     ?= cc
+CFLAGS ?= -O2 -g
+
+TARGET  := $(abspath $(or $(CARGO_TARGET_DIR),target))
+RELEASE := $(TARGET)/release
+VENV    := $(TARGET)/venv
+LIB     := $(RELEASE)/libkvconn.so
+SONAME  := $(RELEASE)/libkvconn.so.0
+
+C_STRICT := -std=c11 -Wall -Wextra -Wpedantic -Werror -Iinclude
+C_LINK   := -L$(RELEASE) -lkvconn -Wl,-rpath,'$$ORIGIN/../release' -pthread
+EXAMPLES := $(patsubst examples_c/%.c,$(TARGET)/examples_c/%,$(wildcard examples_c/*.c))
+C_TESTS  := $(patsubst tests/c/%.c,$(TARGET)/tests_c/%,$(wildcard tests/c/*.c))
+
+# What the tests and the peers they start find in their environment.
+export KVCONN_LIB := $(LIB)
+export KVCONN_TEST_PYTHON := $(VENV)/bin/python
+export KVCONN_C_EXAMPLES := $(TARGET)/examples_c
+
+# cargo-nextest runs every test in a process of its own; plain `cargo test` must pass as well.
+CARGO_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run || echo test)
+SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
+
+##@ Everyday
+.PHONY: help demo test
+help: ## this list
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+demo: $(TARGET)/examples_c/failover venv ## four prefill ranks, one node killed under load, failover and return
+	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover
+
+test: test-rust test-c test-python ## every test: Rust (with header and ABI), C programs, Python
+
+##@ Parts of `test`
+.PHONY: test-rust test-c test-python
+test-rust: lib venv $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
+	+cargo $(CARGO_TEST)
+
+test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile and run tests/c
+	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
+
+test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq peers
+	$(VENV)/bin/python -m pytest tests/python
+
+##@ Longer
+.PHONY: loom soak stress
+loom: tools ## the gate's model, every interleaving (in its own target directory)
+	+RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" cargo test --release --lib loom
+
+soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
+	+KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -- --include-ignored stress soak
+	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
+
+stress: soak ## the same
+
+##@ Upkeep
+.PHONY: lib examples venv bless fmt lint tools clean
+lib: $(SONAME) ## the release library, target/release/libkvconn.so
+
+examples: $(EXAMPLES) ## the C examples, under target/examples_c
+
+venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
+
+bless: tools ## write the header, docs/options.md, docs/status.md and abi/ anew from the code
+	+KVCONN_BLESS=1 cargo test -- fresh
+
+fmt: tools ## cargo fmt --check
+	cargo fmt --check
+
+lint: tools ## clippy with warnings denied
+	+cargo clippy --all-targets -- -D warnings
+
+clean: ## remove everything that was built
+	+cargo clean
+	rm -rf target/venv target/examples_c target/tests_c
+
+tools:
+	@scripts/check-tools.sh $(firstword $(CC)) c++ cargo $(PYTHON)
+
+# Cargo knows what to rebuild, so it is asked every time; the symbolic link carries the SONAME to the linker and loader.
+.PHONY: cargo-release
+cargo-release: | tools
+	+cargo build --release
+$(SONAME): cargo-release
+	@ln -sf libkvconn.so $@
+
+$(TARGET)/examples_c/%: examples_c/%.c include/kvconn.h $(SONAME)
+	@mkdir -p $(@D)
+	$(CC) $(C_STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
+
+$(TARGET)/tests_c/%: tests/c/%.c include/kvconn.h $(SONAME)
+	@mkdir -p $(@D)
+	$(CC) $(C_STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
+
+# Made once, and made anew when the requirements change.
+$(VENV)/.stamp: tests/python/requirements.txt scripts/make-venv.sh | tools
+	scripts/make-venv.sh $(PYTHON) $(VENV) $<
+	@touch $@
