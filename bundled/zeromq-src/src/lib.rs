@@ -24,7 +24,6 @@ const LINUX: &[&str] = &[
     // Descriptors that a program started by the process does not inherit, without a race.
     "ZMQ_HAVE_SOCK_CLOEXEC=1",
     "HAVE_ACCEPT4=1",
-    "ZMQ_HAVE_O_CLOEXEC=1",
     "ZMQ_IOTHREAD_POLLER_USE_EPOLL_CLOEXEC=1",
     // The monotonic clock: with gettimeofday a step of the wall clock blocks timers and timeouts.
     "HAVE_CLOCK_GETTIME=1",
@@ -32,7 +31,6 @@ const LINUX: &[&str] = &[
     "HAVE_FORK=1",
     "ZMQ_HAVE_IFADDRS=1",
     "HAVE_IF_NAMETOINDEX=1",
-    "ZMQ_HAVE_GETRANDOM=1",
     "ZMQ_HAVE_PTHREAD_SETNAME_2=1",
     "ZMQ_HAVE_SO_PEERCRED=1",
     "ZMQ_HAVE_SO_BINDTODEVICE=1",
@@ -59,10 +57,7 @@ impl Build {
         let target = env::var("TARGET").expect("a build script has TARGET");
         let host = env::var("HOST").expect("a build script has HOST");
         // A dependency of a build script is built for the host, so that is what this libsodium is for.
-        assert_eq!(
-            target, host,
-            "the bundled libsodium cannot be cross-compiled: build on the target"
-        );
+        assert_eq!(target, host, "the bundled libsodium cannot be cross-compiled: build on the target");
         if target.contains("linux") {
             add_cxx_macros(&target, LINUX);
         }
