@@ -4,6 +4,8 @@
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Cargo uses every processor by itself, and tests that measure deadlines must not compete.
+.NOTPARALLEL:
 
 PYTHON ?= python3
 CC     ?= cc
@@ -25,6 +27,9 @@ export KVCONN_LIB := $(LIB)
 export KVCONN_TEST_PYTHON := $(VENV)/bin/python
 export KVCONN_C_EXAMPLES := $(TARGET)/examples_c
 
+# Without make's own flags, which would reach the make that builds libsodium inside cargo.
+CARGO := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cargo
+
 # cargo-nextest runs every test in a process of its own; plain `cargo test` must pass as well.
 CARGO_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run || echo test)
 SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
@@ -43,7 +48,7 @@ test: test-rust test-c test-python ## every test: Rust (with header and ABI), C 
 ##@ Parts of `test`
 .PHONY: test-rust test-c test-python
 test-rust: lib venv $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
-	+cargo $(CARGO_TEST)
+	$(CARGO) $(CARGO_TEST)
 
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile and run tests/c
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
@@ -54,10 +59,10 @@ test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq p
 ##@ Longer
 .PHONY: loom soak stress
 loom: tools ## the gate's model, every interleaving (in its own target directory)
-	+RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" cargo test --release --lib loom
+	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib loom
 
 soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
-	+KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) cargo test --release -- --include-ignored stress soak
+	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
 
 stress: soak ## the same
@@ -71,16 +76,16 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
 bless: tools ## write the header, docs/options.md, docs/status.md and abi/ anew from the code
-	+KVCONN_BLESS=1 cargo test -- fresh
+	KVCONN_BLESS=1 $(CARGO) test -- fresh
 
 fmt: tools ## cargo fmt --check
-	cargo fmt --check
+	$(CARGO) fmt --check
 
 lint: tools ## clippy with warnings denied
-	+cargo clippy --all-targets -- -D warnings
+	$(CARGO) clippy --all-targets -- -D warnings
 
 clean: ## remove everything that was built
-	+cargo clean
+	$(CARGO) clean
 	rm -rf target/venv target/examples_c target/tests_c
 
 tools:
@@ -89,7 +94,7 @@ tools:
 # Cargo knows what to rebuild, so it is asked every time; the symbolic link carries the SONAME to the linker and loader.
 .PHONY: cargo-release
 cargo-release: | tools
-	+cargo build --release
+	$(CARGO) build --release
 $(SONAME): cargo-release
 	@ln -sf libkvconn.so $@
 

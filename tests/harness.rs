@@ -8,8 +8,8 @@ use std::net::TcpStream;
 use std::time::Duration;
 
 use common::{
-    ClosedPort, Namespace, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms,
-    open_descriptors, wait_until, within,
+    ClosedPort, Namespace, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, open_descriptors, wait_until,
+    within,
 };
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -22,7 +22,12 @@ struct Push {
 
 impl Push {
     fn to(endpoint: &str) -> Push {
-        let text = CString::new(endpoint).expect("no NUL");
+        let push = Push::new();
+        push.connect(endpoint);
+        push
+    }
+
+    fn new() -> Push {
         // SAFETY: context and socket belong to this value and one thread.
         unsafe {
             let context = zmq_sys::zmq_ctx_new();
@@ -32,18 +37,27 @@ impl Push {
             push.set(zmq_sys::ZMQ_IPV6 as c_int, 1);
             push.set(zmq_sys::ZMQ_IMMEDIATE as c_int, 1);
             push.set(zmq_sys::ZMQ_SNDTIMEO as c_int, 5000);
-            push.set(zmq_sys::ZMQ_TCP_MAXRT as c_int, 1000);
-            assert_eq!(zmq_sys::zmq_connect(socket, text.as_ptr()), 0);
+            push.set(zmq_sys::ZMQ_TCP_MAXRT as c_int, 2500);
             push
         }
+    }
+
+    fn connect(&self, endpoint: &str) {
+        let text = CString::new(endpoint).expect("no NUL");
+        // SAFETY: the socket is open; the text ends with NUL.
+        assert_eq!(unsafe { zmq_sys::zmq_connect(self.socket, text.as_ptr()) }, 0);
+    }
+
+    fn set_text(&self, option: c_int, text: &str) {
+        // SAFETY: the socket is open; the text is read for its length.
+        let result = unsafe { zmq_sys::zmq_setsockopt(self.socket, option, text.as_ptr().cast(), text.len()) };
+        assert_eq!(result, 0, "option {option}");
     }
 
     fn set(&self, option: c_int, value: c_int) {
         let size = std::mem::size_of::<c_int>();
         // SAFETY: the socket is open; the value is an int.
-        let result = unsafe {
-            zmq_sys::zmq_setsockopt(self.socket, option, (&raw const value).cast(), size)
-        };
+        let result = unsafe { zmq_sys::zmq_setsockopt(self.socket, option, (&raw const value).cast(), size) };
         assert_eq!(result, 0, "option {option}");
     }
 
@@ -54,8 +68,7 @@ impl Push {
                 false => zmq_sys::ZMQ_SNDMORE as c_int,
             };
             // SAFETY: the frame is read for its length; EINTR does not occur here.
-            let sent =
-                unsafe { zmq_sys::zmq_send(self.socket, frame.as_ptr().cast(), frame.len(), more) };
+            let sent = unsafe { zmq_sys::zmq_send(self.socket, frame.as_ptr().cast(), frame.len(), more) };
             sent >= 0
         })
     }
@@ -72,8 +85,7 @@ impl Drop for Push {
 }
 
 fn refused(port: u16) -> bool {
-    TcpStream::connect(("127.0.0.1", port))
-        .is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
+    TcpStream::connect(("127.0.0.1", port)).is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionRefused)
 }
 
 #[test]
@@ -87,25 +99,17 @@ fn a_peer_receives_whole_messages_byte_for_byte() {
     assert_eq!((totals.messages, totals.frames), (2, 4));
     assert_eq!(totals.bytes, 3 + 5 + large.len() as u64);
     assert_eq!((totals.accepted, totals.handshakes), (1, 1));
-    let expected = vec![
-        vec![b"one".to_vec()],
-        vec![vec![], b"a\0b\nc".to_vec(), large],
-    ];
+    let expected = vec![vec![b"one".to_vec()], vec![vec![], b"a\0b\nc".to_vec(), large]];
     assert_eq!(peer.messages(), expected);
     drop(push);
-    peer.wait_for("the peer saw the end", LIMIT, |totals| {
-        totals.disconnected == 1
-    });
+    peer.wait_for("the peer saw the end", LIMIT, |totals| totals.disconnected == 1);
 }
 
 #[test]
 fn a_peer_listens_on_ipv6_ipc_and_many_endpoints() {
     let directory = std::env::temp_dir().join(format!("kvconn-{}", std::process::id()));
     std::fs::create_dir_all(&directory).expect("a directory");
-    for bind in [
-        "tcp://[::1]:0",
-        &format!("ipc://{}/peer", directory.display()),
-    ] {
+    for bind in ["tcp://[::1]:0", &format!("ipc://{}/peer", directory.display())] {
         let peer = Peer::bind(bind);
         let push = Push::to(peer.endpoint());
         assert!(push.send(&[b"x"]), "{bind}");
@@ -113,10 +117,7 @@ fn a_peer_listens_on_ipv6_ipc_and_many_endpoints() {
     }
     std::fs::remove_dir_all(&directory).expect("the directory");
 
-    let peer = Peer::with(PeerOptions {
-        endpoints: 100,
-        ..PeerOptions::default()
-    });
+    let peer = Peer::with(PeerOptions { endpoints: 100, ..PeerOptions::default() });
     assert_eq!(peer.endpoints().len(), 100);
     for endpoint in [&peer.endpoints()[0], &peer.endpoints()[99]] {
         assert!(Push::to(endpoint).send(&[b"x"]));
@@ -125,10 +126,7 @@ fn a_peer_listens_on_ipv6_ipc_and_many_endpoints() {
 
 #[test]
 fn a_stopped_peer_reads_nothing_until_it_is_resumed() {
-    let peer = Peer::with(PeerOptions {
-        rcvhwm: 1,
-        ..PeerOptions::default()
-    });
+    let peer = Peer::with(PeerOptions { rcvhwm: 1, ..PeerOptions::default() });
     let push = Push::to(peer.endpoint());
     assert!(push.send(&[b"before"]));
     peer.wait_received(1, LIMIT);
@@ -140,11 +138,7 @@ fn a_stopped_peer_reads_nothing_until_it_is_resumed() {
 
 #[test]
 fn a_slow_or_paused_reader_is_slow_or_paused() {
-    let peer = Peer::with(PeerOptions {
-        delay: ms(20),
-        paused: true,
-        ..PeerOptions::default()
-    });
+    let peer = Peer::with(PeerOptions { delay: ms(20), paused: true, ..PeerOptions::default() });
     let push = Push::to(peer.endpoint());
     for _ in 0..10 {
         assert!(push.send(&[b"x"]));
@@ -239,11 +233,35 @@ fn wrong_peers_do_what_they_are_named_for() {
 }
 
 #[test]
+fn a_curve_peer_takes_only_those_who_know_its_key() {
+    let keys = || {
+        let (mut public, mut secret) = ([0u8; 41], [0u8; 41]);
+        // SAFETY: both buffers hold the 41 bytes that a Z85 key with its NUL needs.
+        let result = unsafe { zmq_sys::zmq_curve_keypair(public.as_mut_ptr().cast(), secret.as_mut_ptr().cast()) };
+        assert_eq!(result, 0, "this libzmq has no CURVE");
+        let text = |key: &[u8]| String::from_utf8(key[..40].to_vec()).expect("Z85");
+        (text(&public), text(&secret))
+    };
+    let (server_public, server_secret) = keys();
+    let peer = Peer::with(PeerOptions { curve_secret: Some(server_secret), ..PeerOptions::default() });
+    let plain = Push::to(peer.endpoint());
+    plain.set(zmq_sys::ZMQ_SNDTIMEO as c_int, 300);
+    assert!(!plain.send(&[b"in clear"]));
+
+    let (public, secret) = keys();
+    let push = Push::new();
+    push.set_text(zmq_sys::ZMQ_CURVE_SERVERKEY as c_int, &server_public);
+    push.set_text(zmq_sys::ZMQ_CURVE_PUBLICKEY as c_int, &public);
+    push.set_text(zmq_sys::ZMQ_CURVE_SECRETKEY as c_int, &secret);
+    push.connect(peer.endpoint());
+    assert!(push.send(&[b"sealed"]));
+    peer.wait_received(1, LIMIT);
+    assert_eq!(peer.messages(), [[b"sealed".to_vec()]]);
+}
+
+#[test]
 fn a_rep_socket_is_a_wrong_peer_too() {
-    let peer = Peer::with(PeerOptions {
-        socket: "REP",
-        ..PeerOptions::default()
-    });
+    let peer = Peer::with(PeerOptions { socket: "REP", ..PeerOptions::default() });
     let push = Push::to(peer.endpoint());
     push.set(zmq_sys::ZMQ_SNDTIMEO as c_int, 300);
     assert!(!push.send(&[b"x"]), "a REP socket took a PUSH's message");
@@ -263,11 +281,11 @@ fn a_cut_network_drops_packets_silently_and_mends() {
 
     network.cut();
     assert!(push.send(&[b"lost for a while"]));
-    std::thread::sleep(ms(300));
+    std::thread::sleep(ms(200));
     assert_eq!(peer.received().messages, 1);
     let address = format!("{}:{}", network.there(), peer.port());
     let address = address.parse().expect("an address");
-    let error = TcpStream::connect_timeout(&address, ms(500)).expect_err("no answer");
+    let error = TcpStream::connect_timeout(&address, ms(300)).expect_err("no answer");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
 
     network.mend();
@@ -278,9 +296,7 @@ fn a_cut_network_drops_packets_silently_and_mends() {
     network.cut();
     assert!(push.send(&[b"never"]));
     push.set(zmq_sys::ZMQ_SNDTIMEO as c_int, 0);
-    wait_until("the user timeout ends the connection", LIMIT, || {
-        !push.send(&[b"probe"])
-    });
+    wait_until("the user timeout ends the connection", LIMIT, || !push.send(&[b"probe"]));
 }
 
 #[test]
@@ -301,9 +317,7 @@ fn two_networks_live_side_by_side_and_leave_nothing() {
 
 #[test]
 fn a_test_can_have_a_process_and_its_limits_to_itself() {
-    let own = OwnProcess::new(test_name!())
-        .descriptors(64)
-        .env("KVCONN_X", "y");
+    let own = OwnProcess::new(test_name!()).descriptors(64).env("KVCONN_X", "y");
     if own.parent() {
         return;
     }
@@ -361,12 +375,7 @@ fn peers_die_with_the_test_even_when_stopped() {
     if std::env::var("KVCONN_OWN_PROCESS").is_err() {
         let child = OwnProcess::new(test_name!()).run().expect("the parent");
         let pid = child.stdout.split("pid=").nth(1).expect("a pid");
-        let pid: u32 = pid
-            .split_whitespace()
-            .next()
-            .expect("a pid")
-            .parse()
-            .expect("a number");
+        let pid: u32 = pid.split_whitespace().next().expect("a pid").parse().expect("a number");
         wait_until("the orphan is gone", LIMIT, || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat"));
             stat.is_err() || stat.is_ok_and(|stat| stat.contains(") Z "))

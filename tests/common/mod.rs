@@ -26,10 +26,7 @@ use std::time::{Duration, Instant};
 pub fn wait_until(what: &str, deadline: Duration, mut condition: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !condition() {
-        assert!(
-            begun.elapsed() < deadline,
-            "waited {deadline:?} in vain until {what}"
-        );
+        assert!(begun.elapsed() < deadline, "waited {deadline:?} in vain until {what}");
         std::thread::sleep(Duration::from_millis(1));
     }
 }

@@ -33,12 +33,10 @@ impl Namespace {
     pub fn available() -> Result<(), String> {
         static ANSWER: OnceLock<Result<(), String>> = OnceLock::new();
         let try_it = || {
-            let place = in_new_namespace(|own| own).map_err(|error| {
-                format!("cannot make a network namespace ({error}); run as root")
-            })?;
+            let place = in_new_namespace(|own| own)
+                .map_err(|error| format!("cannot make a network namespace ({error}); run as root"))?;
             let pair = ["link", "add", "kva", "type", "veth", "peer", "name", "kvb"];
-            try_ip(Some(&place), &pair)
-                .map_err(|error| format!("cannot make a veth pair with iproute2: {error}"))
+            try_ip(Some(&place), &pair).map_err(|error| format!("cannot make a veth pair with iproute2: {error}"))
         };
         ANSWER.get_or_init(try_it).clone()
     }
@@ -55,17 +53,8 @@ impl Namespace {
         let device = format!("kvc{slot:x}a");
         let far = format!("kvc{slot:x}b");
 
-        ip(
-            None,
-            &format!("link add {device} type veth peer name {far}"),
-        );
-        let namespace = Namespace {
-            router,
-            inside,
-            device: device.clone(),
-            here,
-            there,
-        };
+        ip(None, &format!("link add {device} type veth peer name {far}"));
+        let namespace = Namespace { router, inside, device: device.clone(), here, there };
         let (router, inside) = (&namespace.router, &namespace.inside);
         ip(None, &format!("link set {far} netns {}", path_of(router)));
         ip(None, &format!("addr add {here}/30 dev {device}"));
@@ -76,23 +65,14 @@ impl Namespace {
         ip(Some(router), "link add inner type veth peer name eth0");
         let target = path_of(inside);
         ip(Some(router), &format!("link set eth0 netns {target}"));
-        ip(
-            Some(router),
-            &format!("addr add {gateway_inside}/30 dev inner"),
-        );
+        ip(Some(router), &format!("addr add {gateway_inside}/30 dev inner"));
         ip(Some(router), "link set inner up");
         ip(Some(inside), &format!("addr add {there}/30 dev eth0"));
         ip(Some(inside), "link set eth0 up");
-        ip(
-            Some(inside),
-            &format!("route add default via {gateway_inside}"),
-        );
+        ip(Some(inside), &format!("route add default via {gateway_inside}"));
 
         let subnet = address(4);
-        ip(
-            None,
-            &format!("route add {subnet}/30 via {gateway} dev {device}"),
-        );
+        ip(None, &format!("route add {subnet}/30 via {gateway} dev {device}"));
         namespace.mend();
         namespace
     }
@@ -110,11 +90,9 @@ impl Namespace {
     }
 
     fn forward(&self, value: &'static str) {
-        within_namespace(&self.router, move || {
-            std::fs::write("/proc/sys/net/ipv4/ip_forward", value)
-        })
-        .expect("entering the router's namespace")
-        .expect("switching the router's forwarding");
+        within_namespace(&self.router, move || std::fs::write("/proc/sys/net/ipv4/ip_forward", value))
+            .expect("entering the router's namespace")
+            .expect("switching the router's forwarding");
     }
 
     /// A peer inside, at this namespace's address. `options.bind` is `tcp://0.0.0.0:0` or has the address `there()`;
@@ -162,9 +140,7 @@ impl Drop for Namespace {
 }
 
 /// Makes a network namespace with its loopback up, runs `work` with its descriptor on a thread inside.
-pub fn in_new_namespace<T: Send>(
-    work: impl FnOnce(Arc<OwnedFd>) -> T + Send,
-) -> std::io::Result<T> {
+pub fn in_new_namespace<T: Send>(work: impl FnOnce(Arc<OwnedFd>) -> T + Send) -> std::io::Result<T> {
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             // SAFETY: unshare changes only this short-lived thread.
@@ -180,10 +156,7 @@ pub fn in_new_namespace<T: Send>(
 }
 
 /// Runs `work` on a thread inside `namespace`.
-fn within_namespace<T: Send>(
-    namespace: &OwnedFd,
-    work: impl FnOnce() -> T + Send,
-) -> std::io::Result<T> {
+fn within_namespace<T: Send>(namespace: &OwnedFd, work: impl FnOnce() -> T + Send) -> std::io::Result<T> {
     std::thread::scope(|scope| {
         let inside = scope.spawn(|| {
             // SAFETY: setns changes only this short-lived thread; the descriptor is open.
@@ -218,8 +191,7 @@ fn free_subnet() -> (u32, u32) {
         let counter = NEXT.fetch_add(1, Ordering::Relaxed);
         let slot = std::process::id().wrapping_mul(61).wrapping_add(counter) % 8192;
         let base = u32::from(Ipv4Addr::new(10, 213, 0, 0)) + slot * 8;
-        let taken =
-            |&(net, mask): &(u32, u32)| (0..8).any(|last| (base + last) & mask == net & mask);
+        let taken = |&(net, mask): &(u32, u32)| (0..8).any(|last| (base + last) & mask == net & mask);
         if !routes.iter().any(taken) {
             return (slot, base);
         }
@@ -238,10 +210,7 @@ fn ip(namespace: Option<&Arc<OwnedFd>>, arguments: &str) {
 fn try_ip(namespace: Option<&Arc<OwnedFd>>, arguments: &[&str]) -> Result<(), String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let mut command = Command::new("ip");
-    command
-        .args(arguments)
-        .env("PATH", format!("{path}:/usr/sbin:/sbin"))
-        .stdin(Stdio::null());
+    command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin")).stdin(Stdio::null());
     if let Some(namespace) = namespace {
         enter_namespace(&mut command, namespace.clone());
     }

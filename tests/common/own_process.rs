@@ -36,13 +36,7 @@ pub struct OwnProcess {
 
 impl OwnProcess {
     pub fn new(test: String) -> OwnProcess {
-        OwnProcess {
-            test,
-            descriptors: None,
-            network: false,
-            environment: Vec::new(),
-            limit: Duration::from_secs(120),
-        }
+        OwnProcess { test, descriptors: None, network: false, environment: Vec::new(), limit: Duration::from_secs(120) }
     }
 
     /// Sets RLIMIT_NOFILE (soft and hard).
@@ -79,10 +73,7 @@ impl OwnProcess {
                 print!("{}", child.stdout);
                 true
             }
-            Some(child) => panic!(
-                "{test} in its own process: {}\n{}\n{}",
-                child.status, child.stdout, child.stderr
-            ),
+            Some(child) => panic!("{test} in its own process: {}\n{}\n{}", child.status, child.stdout, child.stderr),
         }
     }
 
@@ -108,10 +99,7 @@ impl OwnProcess {
         unsafe {
             command.pre_exec(move || {
                 if let Some(limit) = descriptors {
-                    let limit = libc::rlimit {
-                        rlim_cur: limit,
-                        rlim_max: limit,
-                    };
+                    let limit = libc::rlimit { rlim_cur: limit, rlim_max: limit };
                     if libc::setrlimit(libc::RLIMIT_NOFILE, &limit) != 0 {
                         return Err(std::io::Error::last_os_error());
                     }
@@ -134,17 +122,8 @@ impl OwnProcess {
         let status = child.wait().expect("waiting for a child");
         let took = begun.elapsed();
         let (stdout, stderr) = (collect(stdout), collect(stderr));
-        assert!(
-            in_time,
-            "{} in its own process did not end within {:?}\n{stdout}\n{stderr}",
-            self.test, self.limit
-        );
-        Some(Finished {
-            status,
-            stdout,
-            stderr,
-            took,
-        })
+        assert!(in_time, "{} in its own process did not end within {:?}\n{stdout}\n{stderr}", self.test, self.limit);
+        Some(Finished { status, stdout, stderr, took })
     }
 }
 
@@ -162,9 +141,8 @@ fn collect(reader: std::thread::JoinHandle<String>) -> String {
 
 /// Whether this process may make network namespaces.
 pub fn network_available() -> Result<(), String> {
-    super::namespace::in_new_namespace(|_| ()).map_err(|error| {
-        format!("this process cannot make a network namespace ({error}); run as root")
-    })
+    super::namespace::in_new_namespace(|_| ())
+        .map_err(|error| format!("this process cannot make a network namespace ({error}); run as root"))
 }
 
 /// Sets the loopback device up, in the calling thread's network namespace.
@@ -183,12 +161,7 @@ pub fn raise_loopback() {
         libc::close(socket);
         result
     };
-    assert_eq!(
-        result,
-        0,
-        "setting lo up: {}",
-        std::io::Error::last_os_error()
-    );
+    assert_eq!(result, 0, "setting lo up: {}", std::io::Error::last_os_error());
 }
 
 /// The test runner's name of the test whose inner function is given; see `test_name!`.
@@ -198,7 +171,5 @@ pub fn test_path<T>(inner: &T) -> String {
     }
     let name = name_of(inner);
     let name = name.split_once("::").map_or(name, |(_, rest)| rest);
-    name.rsplit_once("::")
-        .map_or(name, |(test, _)| test)
-        .to_string()
+    name.rsplit_once("::").map_or(name, |(test, _)| test).to_string()
 }

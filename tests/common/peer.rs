@@ -77,10 +77,7 @@ impl Peer {
     /// A peer with the default options at `endpoint`, for instance `tcp://127.0.0.1:0`.
     #[track_caller]
     pub fn bind(endpoint: &str) -> Peer {
-        Peer::with(PeerOptions {
-            bind: endpoint.into(),
-            ..PeerOptions::default()
-        })
+        Peer::with(PeerOptions { bind: endpoint.into(), ..PeerOptions::default() })
     }
 
     /// A peer on any free port of 127.0.0.1.
@@ -111,12 +108,7 @@ impl Peer {
             options.curve_secret.as_deref().unwrap_or("-"),
         ));
         let endpoints = answer.split(' ').map(str::to_string).collect();
-        Peer {
-            process,
-            options,
-            namespace,
-            endpoints,
-        }
+        Peer { process, options, namespace, endpoints }
     }
 
     pub fn endpoint(&self) -> &str {
@@ -186,10 +178,7 @@ impl Peer {
     pub fn restart(&mut self) {
         self.process.kill();
         let mut options = self.options.clone();
-        assert_eq!(
-            options.endpoints, 1,
-            "only a peer with one endpoint restarts"
-        );
+        assert_eq!(options.endpoints, 1, "only a peer with one endpoint restarts");
         options.bind = self.endpoint().to_string();
         let listening = self.options.bind.clone();
         *self = Peer::start(options, self.namespace.clone());
@@ -209,14 +198,7 @@ impl Peer {
         let [messages, frames, bytes, accepted, handshakes, disconnected] = numbers[..] else {
             panic!("a peer's report: {answer}");
         };
-        Received {
-            messages,
-            frames,
-            bytes,
-            accepted,
-            handshakes,
-            disconnected,
-        }
+        Received { messages, frames, bytes, accepted, handshakes, disconnected }
     }
 
     /// Waits until at least `messages` have arrived and returns the totals then.
@@ -228,22 +210,14 @@ impl Peer {
 
     /// Waits until the totals satisfy `condition`.
     #[track_caller]
-    pub fn wait_for(
-        &self,
-        what: &str,
-        deadline: Duration,
-        condition: impl Fn(&Received) -> bool,
-    ) -> Received {
+    pub fn wait_for(&self, what: &str, deadline: Duration, condition: impl Fn(&Received) -> bool) -> Received {
         let begun = std::time::Instant::now();
         loop {
             let totals = self.received();
             if condition(&totals) {
                 return totals;
             }
-            assert!(
-                begun.elapsed() < deadline,
-                "waited {deadline:?} in vain until {what}; it has {totals:?}"
-            );
+            assert!(begun.elapsed() < deadline, "waited {deadline:?} in vain until {what}; it has {totals:?}");
             std::thread::sleep(Duration::from_millis(1));
         }
     }
@@ -254,9 +228,7 @@ impl Peer {
         assert!(self.options.log, "this peer keeps no messages: log is off");
         self.process.ask_then("messages", |answer, pipe| {
             let count = answer.parse().expect("a number of messages");
-            (0..count)
-                .map(|_| (0..number(pipe)).map(|_| bytes(pipe)).collect())
-                .collect()
+            (0..count).map(|_| (0..number(pipe)).map(|_| bytes(pipe)).collect()).collect()
         })
     }
 }

@@ -11,8 +11,6 @@ use std::time::{Duration, Instant};
 use super::peer::Message;
 use super::process::ROLE;
 
-const CURVE_SERVER: c_int = 47;
-const CURVE_SECRETKEY: c_int = 49;
 /// Messages read before the control socket is looked at again.
 const BURST: usize = 512;
 
@@ -49,10 +47,7 @@ impl Control {
     fn new() -> Control {
         // SAFETY: descriptor 0 of a peer's process is the socket pair's end, and nothing else here uses it.
         let stream = unsafe { UnixStream::from_raw_fd(Control::DESCRIPTOR) };
-        Control {
-            stream,
-            line: Vec::new(),
-        }
+        Control { stream, line: Vec::new() }
     }
 
     /// The next command; waits for it. Ends the process when the test is gone.
@@ -132,19 +127,7 @@ struct Pull {
 impl Pull {
     fn run(mut control: Control) {
         let words = control.command();
-        let [
-            listen,
-            socket,
-            bind,
-            endpoints,
-            rcvhwm,
-            rcvbuf,
-            delay,
-            log,
-            paused,
-            secret,
-        ] = &words[..]
-        else {
+        let [listen, socket, bind, endpoints, rcvhwm, rcvbuf, delay, log, paused, secret] = &words[..] else {
             return control.error(&format!("not a listen command: {words:?}"));
         };
         assert_eq!(listen, "listen");
@@ -202,8 +185,8 @@ impl Pull {
             self.set(zmq_sys::ZMQ_RCVBUF as c_int, self.rcvbuf);
         }
         if let Some(secret) = self.curve_secret.clone() {
-            self.set(CURVE_SERVER, 1);
-            self.set_bytes(CURVE_SECRETKEY, secret.as_bytes());
+            self.set(zmq_sys::ZMQ_CURVE_SERVER as c_int, 1);
+            self.set_bytes(zmq_sys::ZMQ_CURVE_SECRETKEY as c_int, secret.as_bytes());
         }
         self.watch();
         if self.endpoints.is_empty() {
@@ -266,9 +249,8 @@ impl Pull {
     fn watch(&mut self) {
         self.monitors += 1;
         let address = CString::new(format!("inproc://monitor-{}", self.monitors)).expect("no NUL");
-        let events = zmq_sys::ZMQ_EVENT_ACCEPTED
-            | zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED
-            | zmq_sys::ZMQ_EVENT_DISCONNECTED;
+        let events =
+            zmq_sys::ZMQ_EVENT_ACCEPTED | zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED | zmq_sys::ZMQ_EVENT_DISCONNECTED;
         // SAFETY: sockets and context are open and this thread's own; the option is an int.
         unsafe {
             self.monitor = zmq_sys::zmq_socket(self.context, zmq_sys::ZMQ_PAIR as c_int);
@@ -281,8 +263,7 @@ impl Pull {
                 std::mem::size_of::<c_int>(),
             );
             zmq_sys::zmq_connect(self.monitor, address.as_ptr());
-            let result =
-                zmq_sys::zmq_socket_monitor(self.socket, address.as_ptr(), events as c_int);
+            let result = zmq_sys::zmq_socket_monitor(self.socket, address.as_ptr(), events as c_int);
             assert_eq!(result, 0, "zmq_socket_monitor: {}", zmq_error());
         }
     }
@@ -293,9 +274,7 @@ impl Pull {
 
     fn set_bytes(&self, option: c_int, value: &[u8]) {
         // SAFETY: the socket is open; the value is read for its length.
-        let result = unsafe {
-            zmq_sys::zmq_setsockopt(self.socket, option, value.as_ptr().cast(), value.len())
-        };
+        let result = unsafe { zmq_sys::zmq_setsockopt(self.socket, option, value.as_ptr().cast(), value.len()) };
         assert_eq!(result, 0, "socket option {option}: {}", zmq_error());
     }
 
@@ -308,12 +287,7 @@ impl Pull {
                 true => -1,
                 false => (self.next_read - now).as_millis() as c_long + 1,
             };
-            let item = |socket, fd, events| zmq_sys::zmq_pollitem_t {
-                socket,
-                fd,
-                events,
-                revents: 0,
-            };
+            let item = |socket, fd, events| zmq_sys::zmq_pollitem_t { socket, fd, events, revents: 0 };
             let pollin = zmq_sys::ZMQ_POLLIN as c_short;
             let mut items = [
                 item(std::ptr::null_mut(), Control::DESCRIPTOR, pollin),
@@ -341,12 +315,7 @@ impl Pull {
                 self.read_monitor();
                 control.ok(&format!(
                     "{} {} {} {} {} {}",
-                    self.messages,
-                    self.frames,
-                    self.bytes,
-                    self.accepted,
-                    self.handshakes,
-                    self.disconnected
+                    self.messages, self.frames, self.bytes, self.accepted, self.handshakes, self.disconnected
                 ));
             }
             "messages" => match &self.log {
@@ -460,7 +429,5 @@ fn zmq_error() -> String {
     // SAFETY: zmq_strerror returns a static text for any number.
     let text: *const c_char = unsafe { zmq_sys::zmq_strerror(zmq_sys::zmq_errno()) };
     // SAFETY: the text ends with NUL and is never freed.
-    unsafe { CStr::from_ptr(text) }
-        .to_string_lossy()
-        .into_owned()
+    unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }

@@ -17,13 +17,7 @@ pub struct Descriptors {
 
 impl Descriptors {
     pub fn total(&self) -> usize {
-        self.tcp
-            + self.unix
-            + self.other_sockets
-            + self.eventfd
-            + self.epoll
-            + self.pipe
-            + self.other
+        self.tcp + self.unix + self.other_sockets + self.eventfd + self.epoll + self.pipe + self.other
     }
 }
 
@@ -37,11 +31,7 @@ pub fn open_descriptors() -> Descriptors {
         };
         let target = target.to_string_lossy();
         if target.starts_with("socket:") {
-            let descriptor: i32 = entry
-                .file_name()
-                .to_string_lossy()
-                .parse()
-                .expect("a number");
+            let descriptor: i32 = entry.file_name().to_string_lossy().parse().expect("a number");
             match socket_domain(descriptor) {
                 Some(libc::AF_INET | libc::AF_INET6) => counts.tcp += 1,
                 Some(libc::AF_UNIX) => counts.unix += 1,
@@ -61,24 +51,15 @@ pub fn open_descriptors() -> Descriptors {
 }
 
 fn is_own_listing(target: &str) -> bool {
-    target
-        .strip_prefix("/proc/")
-        .is_some_and(|rest| rest.ends_with("/fd"))
+    target.strip_prefix("/proc/").is_some_and(|rest| rest.ends_with("/fd"))
 }
 
 fn socket_domain(descriptor: i32) -> Option<i32> {
     let mut domain = 0i32;
     let mut size = std::mem::size_of::<i32>() as libc::socklen_t;
     // SAFETY: reads an int option into an int; a descriptor closed meanwhile gives an error.
-    let result = unsafe {
-        libc::getsockopt(
-            descriptor,
-            libc::SOL_SOCKET,
-            libc::SO_DOMAIN,
-            (&raw mut domain).cast(),
-            &mut size,
-        )
-    };
+    let result =
+        unsafe { libc::getsockopt(descriptor, libc::SOL_SOCKET, libc::SO_DOMAIN, (&raw mut domain).cast(), &mut size) };
     (result == 0).then_some(domain)
 }
 
@@ -97,11 +78,7 @@ pub fn threads() -> Vec<String> {
 /// Resident memory of this process.
 pub fn resident_bytes() -> u64 {
     let statm = std::fs::read_to_string("/proc/self/statm").expect("reading /proc/self/statm");
-    let pages: u64 = statm
-        .split(' ')
-        .nth(1)
-        .and_then(|pages| pages.parse().ok())
-        .expect("a number of pages");
+    let pages: u64 = statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).expect("a number of pages");
     // SAFETY: no argument is a pointer.
     pages * unsafe { libc::sysconf(libc::_SC_PAGESIZE) } as u64
 }
@@ -111,10 +88,7 @@ pub fn processor_time() -> Duration {
     // SAFETY: a timespec of zeroes is valid and is all that the call writes.
     let time = unsafe {
         let mut time: libc::timespec = std::mem::zeroed();
-        assert_eq!(
-            libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time),
-            0
-        );
+        assert_eq!(libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time), 0);
         time
     };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -43,9 +43,7 @@ pub fn spawn(command: Command) -> Child {
     });
     let (answer, result) = mpsc::channel();
     let program = format!("{:?}", command.get_program());
-    locked(spawner)
-        .send((command, answer))
-        .expect("the spawner thread lives");
+    locked(spawner).send((command, answer)).expect("the spawner thread lives");
     match result.recv().expect("the spawner thread answers") {
         Ok(child) => child,
         Err(error) => panic!("starting {program}: {error}"),
@@ -84,12 +82,10 @@ pub fn dies_with_us(command: &mut Command) {
 pub fn enter_namespace(command: &mut Command, namespace: Arc<OwnedFd>) {
     // SAFETY: setns is a plain system call; the descriptor lives in the closure.
     unsafe {
-        command.pre_exec(
-            move || match libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) {
-                0 => Ok(()),
-                _ => Err(std::io::Error::last_os_error()),
-            },
-        )
+        command.pre_exec(move || match libc::setns(namespace.as_raw_fd(), libc::CLONE_NEWNET) {
+            0 => Ok(()),
+            _ => Err(std::io::Error::last_os_error()),
+        })
     };
 }
 
@@ -112,13 +108,9 @@ pub struct Process {
 impl Process {
     pub fn start(role: &'static str, namespace: Option<Arc<OwnedFd>>) -> Process {
         let (ours, theirs) = UnixStream::pair().expect("a socket pair");
-        ours.set_read_timeout(Some(ANSWER_LIMIT))
-            .expect("a read timeout");
+        ours.set_read_timeout(Some(ANSWER_LIMIT)).expect("a read timeout");
         let mut command = this_binary(&super::peer_main::entry());
-        command
-            .env(ROLE, role)
-            .stdin(OwnedFd::from(theirs))
-            .stdout(Stdio::null());
+        command.env(ROLE, role).stdin(OwnedFd::from(theirs)).stdout(Stdio::null());
         if let Some(namespace) = namespace {
             enter_namespace(&mut command, namespace);
         }
@@ -139,8 +131,7 @@ impl Process {
     /// Sends one command line and returns the answer's text; panics when the child refuses it or is gone.
     #[track_caller]
     pub fn ask(&self, command: &str) -> String {
-        self.try_ask(command)
-            .unwrap_or_else(|error| panic!("{} {}: {command}: {error}", self.role, self.pid))
+        self.try_ask(command).unwrap_or_else(|error| panic!("{} {}: {command}: {error}", self.role, self.pid))
     }
 
     #[track_caller]
@@ -156,11 +147,7 @@ impl Process {
     }
 
     #[track_caller]
-    fn try_ask_then<T>(
-        &self,
-        command: &str,
-        read: impl FnOnce(&str, &mut dyn Read) -> T,
-    ) -> Result<T, String> {
+    fn try_ask_then<T>(&self, command: &str, read: impl FnOnce(&str, &mut dyn Read) -> T) -> Result<T, String> {
         let state = *locked(&self.state);
         if state != State::Running {
             return Err(format!("the process is {state:?} and cannot answer"));

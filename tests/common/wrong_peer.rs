@@ -144,13 +144,9 @@ impl ClosedPort {
 pub fn closed_port() -> ClosedPort {
     let socket = bound_socket("127.0.0.1:0".parse().expect("an address"));
     // SAFETY: the descriptor is open and owned here; the borrowed listener is forgotten, not closed.
-    let listener =
-        unsafe { std::mem::ManuallyDrop::new(TcpListener::from_raw_fd(socket.as_raw_fd())) };
+    let listener = unsafe { std::mem::ManuallyDrop::new(TcpListener::from_raw_fd(socket.as_raw_fd())) };
     let port = listener.local_addr().expect("a bound address").port();
-    ClosedPort {
-        _socket: socket,
-        port,
-    }
+    ClosedPort { _socket: socket, port }
 }
 
 /// A TCP socket bound to an IPv4 address, not listening.
@@ -161,9 +157,7 @@ fn bound_socket(address: SocketAddr) -> OwnedFd {
     let name = libc::sockaddr_in {
         sin_family: libc::AF_INET as libc::sa_family_t,
         sin_port: address.port().to_be(),
-        sin_addr: libc::in_addr {
-            s_addr: u32::from_ne_bytes(address.ip().octets()),
-        },
+        sin_addr: libc::in_addr { s_addr: u32::from_ne_bytes(address.ip().octets()) },
         sin_zero: [0; 8],
     };
     let size = std::mem::size_of_val(&name) as libc::socklen_t;
@@ -173,12 +167,7 @@ fn bound_socket(address: SocketAddr) -> OwnedFd {
         assert!(socket >= 0, "socket: {}", std::io::Error::last_os_error());
         let socket = OwnedFd::from_raw_fd(socket);
         let result = libc::bind(socket.as_raw_fd(), (&raw const name).cast(), size);
-        assert_eq!(
-            result,
-            0,
-            "binding {address}: {}",
-            std::io::Error::last_os_error()
-        );
+        assert_eq!(result, 0, "binding {address}: {}", std::io::Error::last_os_error());
         socket
     }
 }
@@ -219,19 +208,16 @@ fn full_listener(address: SocketAddr, fillers: &mut Vec<TcpStream>) -> TcpListen
     let begun = Instant::now();
     while let Ok(filler) = TcpStream::connect_timeout(&address, Duration::from_millis(300)) {
         fillers.push(filler);
-        assert!(
-            begun.elapsed() < Duration::from_secs(5),
-            "the backlog of {address} does not fill"
-        );
+        assert!(begun.elapsed() < Duration::from_secs(5), "the backlog of {address} does not fill");
     }
     listener
 }
 
 fn serve(mut control: Control, listener: &TcpListener, mode: &str) {
     let banner: Vec<u8> = match mode.strip_prefix("speak:") {
-        Some(hex) => (0..hex.len() / 2)
-            .map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hex"))
-            .collect(),
+        Some(hex) => {
+            (0..hex.len() / 2).map(|at| u8::from_str_radix(&hex[2 * at..2 * at + 2], 16).expect("hex")).collect()
+        }
         None => Vec::new(),
     };
     let (mut connections, mut bytes) = (0u64, 0u64);
@@ -268,11 +254,7 @@ fn serve(mut control: Control, listener: &TcpListener, mode: &str) {
 }
 
 fn readable(fd: libc::c_int) -> libc::pollfd {
-    libc::pollfd {
-        fd,
-        events: libc::POLLIN,
-        revents: 0,
-    }
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
 
 /// Reads what is there; false when the visitor has closed.
@@ -289,10 +271,7 @@ fn still_open(stream: &mut TcpStream, bytes: &mut u64) -> bool {
 
 /// Makes the close that follows send RST.
 fn reset(stream: &TcpStream) {
-    let linger = libc::linger {
-        l_onoff: 1,
-        l_linger: 0,
-    };
+    let linger = libc::linger { l_onoff: 1, l_linger: 0 };
     // SAFETY: the option is a linger of the given size; the descriptor is open.
     let result = unsafe {
         libc::setsockopt(
