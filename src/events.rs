@@ -1,0 +1,289 @@
+//! What happened, in order, for whoever wants to know: a bounded queue with a level-triggered descriptor.
+//!
+//! Nobody has to read it. When it is full, the newest events are dropped, and an OVERFLOW stands where they would
+//! have stood: what is read before it happened before the loss, what is read after it happened after.
+
+#[cfg(test)]
+mod tests;
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsRawFd, RawFd};
+use std::sync::Arc;
+use std::time::{Instant, SystemTime};
+
+use parking_lot::{Condvar, Mutex};
+
+use crate::endpoint::Endpoint;
+use crate::error::Status;
+use crate::ids::{ConnId, NodeId};
+use crate::wake::EventFd;
+
+/// The longest text that is kept with an event, in bytes: what C sees of it, and what bounds the queue's memory.
+const MAX_MESSAGE: usize = 255;
+
+/// The kinds of events. Numbers are frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(i32)]
+pub enum EventKind {
+    /// Nothing happened within the time given.
+    None = 0,
+    /// The ZMTP handshake of a connection has succeeded.
+    Ready = 1,
+    /// Ending: the dial failed.
+    ConnectFailed = 2,
+    /// Ending: a READY connection's peer is gone.
+    PeerLost = 3,
+    /// Ending: this process ended the connection.
+    Disconnected = 4,
+    /// A connection is full and has made no progress for `stall_ms`.
+    Stalled = 6,
+    /// A stalled connection makes progress again.
+    Recovered = 7,
+    /// With a connection: ending, its node failed. Without: the life of the node is over.
+    NodeFailed = 8,
+    /// Some events did not fit in the queue at this place; `count` says how many.
+    Overflow = 9,
+}
+
+/// One event.
+#[derive(Clone, Debug)]
+pub struct Event {
+    /// What happened.
+    pub kind: EventKind,
+    /// The status that calls on the connection get from now on; OK for READY and RECOVERED.
+    pub status: Status,
+    /// errno behind it, or 0.
+    pub os_errno: i32,
+    /// The connection, or NONE.
+    pub conn: ConnId,
+    /// The node, or NONE.
+    pub node: NodeId,
+    /// The endpoint, if it is about one.
+    pub endpoint: Option<Endpoint>,
+    /// The node's name, if it is about one.
+    pub node_name: Option<Arc<str>>,
+    /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed.
+    pub count: u64,
+    /// Wall-clock time of the event.
+    pub at: SystemTime,
+    /// One line for a person.
+    pub message: String,
+}
+
+impl Event {
+    /// An event of this moment, about nothing yet, with the status that its kind implies.
+    pub fn new(kind: EventKind, message: impl Into<String>) -> Event {
+        let status = match kind {
+            EventKind::ConnectFailed => Status::ConnectFailed,
+            EventKind::PeerLost => Status::PeerLost,
+            EventKind::Disconnected => Status::Disconnected,
+            EventKind::Stalled => Status::Stalled,
+            EventKind::NodeFailed => Status::NodeFailed,
+            EventKind::None | EventKind::Ready | EventKind::Recovered | EventKind::Overflow => Status::Ok,
+        };
+        Event {
+            kind,
+            status,
+            os_errno: 0,
+            conn: ConnId::NONE,
+            node: NodeId::NONE,
+            endpoint: None,
+            node_name: None,
+            count: 0,
+            at: SystemTime::now(),
+            message: message.into(),
+        }
+    }
+
+    /// The same event, with this status.
+    pub fn status(mut self, status: Status) -> Event {
+        self.status = status;
+        self
+    }
+
+    /// The same event, with the operating system's errno.
+    pub fn errno(mut self, os_errno: i32) -> Event {
+        self.os_errno = os_errno;
+        self
+    }
+
+    /// The same event, about this connection to this endpoint.
+    pub fn conn(mut self, conn: ConnId, endpoint: &Endpoint) -> Event {
+        self.conn = conn;
+        self.endpoint = Some(endpoint.clone());
+        self
+    }
+
+    /// The same event, about this node.
+    pub fn node(mut self, node: NodeId, name: &Arc<str>) -> Event {
+        self.node = node;
+        self.node_name = Some(name.clone());
+        self
+    }
+
+    /// The same event, with this count.
+    pub fn count(mut self, count: u64) -> Event {
+        self.count = count;
+        self
+    }
+}
+
+/// The events of one manager.
+///
+/// Its lock is a leaf: it is taken under any other, and none is taken under it.
+pub struct Events {
+    queue: Mutex<Queue>,
+    more: Condvar,
+}
+
+struct Queue {
+    /// Each with what was lost right before it.
+    events: VecDeque<(Loss, Event)>,
+    /// What was lost after the last of `events`.
+    loss: Loss,
+    /// How many of all these losses are not empty: each will be an OVERFLOW.
+    overflows: usize,
+    bound: usize,
+    dropped: u64,
+    closed: bool,
+    /// Made when it is first asked for. Rung when the first item comes, cleared when the last goes.
+    fd: Option<EventFd>,
+}
+
+/// Events that did not fit at one place of the queue.
+#[derive(Default)]
+struct Loss {
+    count: u64,
+    /// When the first was lost.
+    since: Option<SystemTime>,
+}
+
+impl Events {
+    /// No events; `bound` of them can wait, apart from OVERFLOWs.
+    pub fn new(bound: usize) -> Events {
+        let queue = Queue {
+            events: VecDeque::new(),
+            loss: Loss::default(),
+            overflows: 0,
+            bound,
+            dropped: 0,
+            closed: false,
+            fd: None,
+        };
+        Events { queue: Mutex::new(queue), more: Condvar::new() }
+    }
+
+    /// From now on `bound` events can wait. Those that wait already stay, also when they are more.
+    pub fn set_bound(&self, bound: usize) {
+        self.queue.lock().bound = bound;
+    }
+
+    /// Queues an event, or counts it as lost. Never waits for a reader.
+    pub fn push(&self, mut event: Event) {
+        if event.message.len() > MAX_MESSAGE {
+            event.message.truncate(event.message.floor_char_boundary(MAX_MESSAGE));
+            event.message.shrink_to_fit();
+        }
+        if self.queue.lock().push(event) {
+            self.more.notify_one();
+        }
+    }
+
+    /// The next event. Waits for one until the deadline, not at all when that has passed. Several threads may wait;
+    /// each event goes to one of them.
+    pub fn next(&self, deadline: Instant) -> Option<Event> {
+        let mut queue = self.queue.lock();
+        loop {
+            if let Some(event) = queue.pop() {
+                return Some(event);
+            }
+            if queue.closed || self.more.wait_until(&mut queue, deadline).timed_out() {
+                // An event may have come between the end of the time and the lock, with this thread woken for it.
+                return queue.pop();
+            }
+        }
+    }
+
+    /// A descriptor that is readable exactly while an event waits. It is for poll and the like: who reads it or
+    /// writes to it spoils it. It is closed with the queue.
+    ///
+    /// # Errors
+    ///
+    /// The system's, if no descriptor could be made.
+    pub fn fd(&self) -> io::Result<RawFd> {
+        let mut queue = self.queue.lock();
+        if let Some(fd) = &queue.fd {
+            return Ok(fd.as_raw_fd());
+        }
+        let fd = EventFd::new()?;
+        if queue.len() > 0 {
+            fd.ring();
+        }
+        Ok(queue.fd.insert(fd).as_raw_fd())
+    }
+
+    /// Nobody waits here any more, now or later: [`next`](Events::next) returns what is queued, then nothing at once.
+    pub fn close(&self) {
+        self.queue.lock().closed = true;
+        self.more.notify_all();
+    }
+
+    /// How many events wait, OVERFLOWs included.
+    pub fn len(&self) -> usize {
+        self.queue.lock().len()
+    }
+
+    /// Whether none waits.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// How many events were lost since the beginning.
+    pub fn dropped_total(&self) -> u64 {
+        self.queue.lock().dropped
+    }
+}
+
+impl Queue {
+    fn len(&self) -> usize {
+        self.events.len() + self.overflows
+    }
+
+    /// Whether there is one more item to read than before.
+    fn push(&mut self, event: Event) -> bool {
+        let before = self.len();
+        if self.events.len() < self.bound {
+            let loss = std::mem::take(&mut self.loss);
+            self.events.push_back((loss, event));
+        } else {
+            self.dropped += 1;
+            self.loss.count += 1;
+            if self.loss.since.is_none() {
+                self.loss.since = Some(event.at);
+                self.overflows += 1;
+            }
+        }
+        // The system is asked only when the queue was empty.
+        if let (0, Some(fd)) = (before, &self.fd) {
+            fd.ring();
+        }
+        self.len() > before
+    }
+
+    fn pop(&mut self) -> Option<Event> {
+        let loss = self.events.front_mut().map_or(&mut self.loss, |(loss, _)| loss);
+        let event = match std::mem::take(loss) {
+            Loss { count, since: Some(since) } => {
+                self.overflows -= 1;
+                let text = format!("{count} events were lost here: the queue was full (option max_events)");
+                Event { at: since, ..Event::new(EventKind::Overflow, text).count(count) }
+            }
+            _ => self.events.pop_front()?.1,
+        };
+        if let (0, Some(fd)) = (self.len(), &self.fd) {
+            fd.clear();
+        }
+        Some(event)
+    }
+}
