@@ -1,0 +1,119 @@
+//! # Events
+//!
+//! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending event
+//! (CONNECT_FAILED, PEER_LOST, DISCONNECTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
+//! bounded (option max_events): what does not fit is counted, and OVERFLOW tells how many are missing at that place. Who does not
+//! care about events need not read them.
+
+use std::ffi::{c_char, c_int};
+
+use super::failure::unix_ms;
+use super::guard::{ErrorOut, Filled, Out, OutStruct, process, timeout};
+use super::strings::inline;
+use super::types::{
+    KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t,
+    kvconn_status_t,
+};
+use crate::events::Event;
+use crate::ids::ManagerId;
+
+/// One event; start it with KVCONN_EVENT_INIT.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvconn_event_t {
+    /// sizeof(kvconn_event_t), set by the caller.
+    pub struct_size: u32,
+    /// What happened: one of KVCONN_EVENT_….
+    pub kind: i32,
+    /// The status that calls on the connection or node get from now on; KVCONN_OK for READY and RECOVERED.
+    pub status: kvconn_status_t,
+    /// The errno behind it, or 0.
+    pub os_errno: i32,
+    /// The connection it is about, or 0.
+    pub conn: kvconn_conn_t,
+    /// The node it is about, or 0.
+    pub node: kvconn_node_t,
+    /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0.
+    pub count: u64,
+    /// When it happened, in milliseconds since 1970 on the wall clock.
+    pub time_ms: i64,
+    /// The endpoint it is about, in its canonical form, or "".
+    pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
+    /// The name of the node it is about, or "".
+    pub node_name: [c_char; KVCONN_TEXT_SIZE],
+    /// One line for a person.
+    pub message: [c_char; KVCONN_TEXT_SIZE],
+}
+
+// SAFETY: repr(C), four 4-byte fields, four of 8, arrays of multiples of 8; integers only.
+unsafe impl Filled for kvconn_event_t {
+    const FIRST_SIZE: usize = 824;
+}
+
+impl From<Event> for kvconn_event_t {
+    fn from(event: Event) -> Self {
+        kvconn_event_t {
+            struct_size: 0,
+            kind: event.kind as i32,
+            status: event.status as kvconn_status_t,
+            os_errno: event.os_errno,
+            conn: event.conn.0,
+            node: event.node.0,
+            count: event.count,
+            time_ms: unix_ms(event.at),
+            endpoint: inline(&event.endpoint.map_or(String::new(), |e| e.to_string())),
+            node_name: inline(event.node_name.as_deref().unwrap_or("")),
+            message: inline(&event.message),
+        }
+    }
+}
+
+/// Gives a descriptor that is readable while events wait, for poll, epoll or an event loop. It belongs to the manager: do not
+/// read, write or close it. After it has become readable, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
+///
+/// @param m       the manager.
+/// @param[out] fd the descriptor; -1 on failure.
+/// @param error   details of a failure; may be NULL.
+/// @retval KVCONN_OK    it stays valid as long as the manager.
+/// @retval KVCONN_STALE there is no such manager.
+/// @retval KVCONN_LIMIT there is no descriptor left.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_event_fd(
+    m: kvconn_manager_t,
+    fd: *mut c_int,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (fd, error) = unsafe { (Out::with("fd", fd, -1), ErrorOut::new(error)) };
+    error.guard(|| {
+        fd.required()?;
+        fd.set(process()?.manager(ManagerId(m))?.event_fd()?);
+        Ok(())
+    })
+}
+
+/// Takes the oldest event, and waits for one when there is none. Several threads may call it; each event goes to one of them.
+///
+/// @param m          the manager.
+/// @param timeout_ms how long to wait for an event; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time. Its struct_size is set by the caller.
+/// @param error      details of a failure; may be NULL.
+/// @retval KVCONN_OK      event is filled.
+/// @retval KVCONN_INVALID event->struct_size is not set.
+/// @retval KVCONN_STALE   there is no such manager, or it was destroyed during the call.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_next_event(
+    m: kvconn_manager_t,
+    timeout_ms: i64,
+    event: *mut kvconn_event_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (event, error) = unsafe { (OutStruct::new("event", event), ErrorOut::new(error)) };
+    error.guard(|| {
+        event.required()?;
+        let timeout = timeout("timeout_ms", timeout_ms)?;
+        event.set(&process()?.manager(ManagerId(m))?.next_event(timeout)?.into());
+        Ok(())
+    })
+}

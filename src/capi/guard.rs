@@ -1,0 +1,463 @@
+//! The wall between C and the core: panics stop here, pointers become checked values, errors become statuses.
+//!
+//! Each exported function first wraps its pointers ([`Out`], [`OutStruct`], [`Array`], [`Text`](super::strings::Text),
+//! [`ErrorOut`]) in one `unsafe` block: from there on it is safe code. Wrapping an out-parameter zeroes it, so whatever fails
+//! later leaves it zero. None of them makes a reference to memory that C may not have initialised.
+
+use std::any::Any;
+use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
+use std::panic::{self, AssertUnwindSafe};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+use std::{mem, ptr, slice};
+
+use super::strings;
+use super::types::{kvconn_error_t, kvconn_status_t};
+use crate::error::{Error, Result, Scope, Status};
+use crate::manager::Timeout;
+use crate::process::Process;
+
+/// The process's state, checked for fork and shutdown.
+pub(super) fn process() -> Result<&'static Process> {
+    Process::current()
+}
+
+/// A timeout in milliseconds as C passes it.
+pub(super) fn timeout(name: &str, ms: i64) -> Result<Timeout> {
+    /// Keeps every deadline inside what the clock can count.
+    const YEAR_MS: u64 = 366 * 24 * 3600 * 1000;
+    match u64::try_from(ms) {
+        Ok(ms) => Ok(Timeout::After(Duration::from_millis(ms.min(YEAR_MS)))),
+        Err(_) if ms == i64::from(super::KVCONN_DEFAULT_TIMEOUT) => Ok(Timeout::Default),
+        Err(_) => Err(Error::invalid(format!("{name} is {ms}; it must be -1 (the default), 0 or more"))),
+    }
+}
+
+/// A duration in milliseconds, for C to read.
+pub(super) fn milliseconds(duration: Duration) -> i64 {
+    i64::try_from(duration.as_millis()).unwrap_or(i64::MAX)
+}
+
+/// A count as an `uint32_t`, for C to read.
+pub(super) fn count32(count: usize) -> u32 {
+    u32::try_from(count).unwrap_or(u32::MAX)
+}
+
+fn null(name: &str) -> Error {
+    Error::invalid(format!("{name} is NULL"))
+}
+
+fn misaligned(name: &str) -> Error {
+    Error::invalid(format!("{name} is not aligned for its type"))
+}
+
+/// A struct that kvconn fills.
+///
+/// # Safety
+/// `repr(C)`, begins with `struct_size: u32`, has no padding, and every pattern of bytes is a value of it.
+pub(super) unsafe trait Filled: Copy {
+    /// Its size in the first version that had it. Frozen: a caller may be that old.
+    const FIRST_SIZE: usize;
+
+    /// All zero.
+    fn zero() -> Self {
+        // SAFETY: every pattern of bytes is a value, as the trait's contract says.
+        unsafe { mem::zeroed() }
+    }
+}
+
+/// A struct_size above this is taken for memory that was never initialised.
+const ABSURD_SIZE: usize = 1 << 16;
+
+/// Whether a struct_size can be one of a version of `T`.
+pub(super) fn is_size_of<T: Filled>(size: usize) -> bool {
+    const { assert!(T::FIRST_SIZE <= size_of::<T>()) };
+    (T::FIRST_SIZE..=ABSURD_SIZE).contains(&size)
+}
+
+/// Writes all of `value` behind its struct_size that fits in `size` bytes.
+///
+/// # Safety
+/// `to` is aligned and may be written for `size` bytes, and `is_size_of::<T>(size)`.
+pub(super) unsafe fn write_struct<T: Filled>(to: *mut T, size: usize, value: &T) {
+    const HEAD: usize = size_of::<u32>();
+    let length = size.min(size_of::<T>()) - HEAD;
+    // SAFETY: both sides are valid for `length` bytes behind the head; `value` has no padding, so all its bytes are
+    // initialised.
+    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>().add(HEAD), to.cast::<u8>().add(HEAD), length) }
+}
+
+/// An out-parameter of a plain type.
+pub(super) struct Out<T> {
+    name: &'static str,
+    to: *mut T,
+}
+
+impl<T: Copy + Default> Out<T> {
+    /// Zeroes it.
+    ///
+    /// # Safety
+    /// `to` is NULL, not aligned, or may be written until the call ends.
+    pub(super) unsafe fn new(name: &'static str, to: *mut T) -> Out<T> {
+        // SAFETY: the same contract.
+        unsafe { Out::with(name, to, T::default()) }
+    }
+}
+
+impl<T: Copy> Out<T> {
+    /// Gives it another value to have on failure than zero.
+    ///
+    /// # Safety
+    /// As for [`Out::new`].
+    pub(super) unsafe fn with(name: &'static str, to: *mut T, on_failure: T) -> Out<T> {
+        let out = Out { name, to };
+        out.set(on_failure);
+        out
+    }
+
+    /// Refuses NULL.
+    pub(super) fn required(&self) -> Result<()> {
+        if self.to.is_null() { Err(null(self.name)) } else { self.optional() }
+    }
+
+    /// Takes NULL for "not wanted".
+    pub(super) fn optional(&self) -> Result<()> {
+        if self.to.is_aligned() { Ok(()) } else { Err(misaligned(self.name)) }
+    }
+
+    /// Whether the caller wants it.
+    pub(super) fn wanted(&self) -> bool {
+        !self.to.is_null()
+    }
+
+    /// Writes it, if it is wanted.
+    pub(super) fn set(&self, value: T) {
+        if !self.to.is_null() && self.to.is_aligned() {
+            // SAFETY: `new` was promised that it may be written.
+            unsafe { self.to.write(value) }
+        }
+    }
+}
+
+/// An out-parameter that is a struct with a struct_size.
+pub(super) struct OutStruct<T> {
+    name: &'static str,
+    to: *mut T,
+    size: usize,
+}
+
+impl<T: Filled> OutStruct<T> {
+    /// Zeroes it, except its struct_size.
+    ///
+    /// # Safety
+    /// `to` is NULL, not aligned, or may be read and written for the struct_size it begins with until the call ends.
+    pub(super) unsafe fn new(name: &'static str, to: *mut T) -> OutStruct<T> {
+        let size = if to.is_null() || !to.is_aligned() {
+            0
+        } else {
+            // SAFETY: it is readable by contract, and begins with a u32.
+            unsafe { to.cast::<u32>().read() as usize }
+        };
+        let out = OutStruct { name, to, size };
+        if is_size_of::<T>(size) {
+            out.set(&T::zero());
+        }
+        out
+    }
+
+    /// Refuses NULL and a struct_size that cannot be.
+    pub(super) fn required(&self) -> Result<()> {
+        if self.to.is_null() {
+            Err(null(self.name))
+        } else if !self.to.is_aligned() {
+            Err(misaligned(self.name))
+        } else if is_size_of::<T>(self.size) {
+            Ok(())
+        } else {
+            Err(Error::invalid(format!("{}->struct_size is {}; set it to sizeof *{0}", self.name, self.size)))
+        }
+    }
+
+    /// Writes all of it but its struct_size. Only after [`required`](Self::required) has agreed.
+    pub(super) fn set(&self, value: &T) {
+        if is_size_of::<T>(self.size) {
+            // SAFETY: the size was read from it, so it is not NULL, aligned, and may be written by `new`'s contract.
+            unsafe { write_struct(self.to, self.size, value) }
+        }
+    }
+}
+
+/// An array that the caller gives.
+pub(super) struct Array<'a, T> {
+    name: &'static str,
+    start: *const T,
+    count: usize,
+    life: PhantomData<&'a T>,
+}
+
+impl<'a, T> Array<'a, T> {
+    /// # Safety
+    /// `start` is NULL, not aligned, or may be read for `count` elements, all initialised, for the life `'a`.
+    pub(super) unsafe fn new(name: &'static str, start: *const T, count: usize) -> Array<'a, T> {
+        Array { name, start, count, life: PhantomData }
+    }
+
+    /// Its elements; NULL is an empty array. The bound keeps a count that was never set from being followed.
+    pub(super) fn get(&self, most: usize) -> Result<&'a [T]> {
+        if self.count > most {
+            return Err(Error::invalid(format!("{} has {} elements; {most} are allowed", self.name, self.count)));
+        }
+        if self.count == 0 {
+            return Ok(&[]);
+        }
+        if self.start.is_null() {
+            return Err(null(self.name));
+        }
+        if !self.start.is_aligned() || self.count.checked_mul(size_of::<T>()).is_none_or(|n| n > isize::MAX as usize) {
+            return Err(misaligned(self.name));
+        }
+        // SAFETY: not NULL, aligned, no larger than memory can be, and readable for `'a` by `new`'s contract.
+        Ok(unsafe { slice::from_raw_parts(self.start, self.count) })
+    }
+}
+
+/// An array that kvconn fills, with the place for how many there are.
+pub(super) struct OutArray<T> {
+    name: &'static str,
+    start: *mut T,
+    capacity: usize,
+    count: Out<usize>,
+}
+
+impl<T: Copy> OutArray<T> {
+    /// Zeroes the count.
+    ///
+    /// # Safety
+    /// `start` is NULL, not aligned, or may be written for `capacity` elements; `count` is as for [`Out::new`].
+    pub(super) unsafe fn new(name: &'static str, start: *mut T, capacity: usize, count: *mut usize) -> OutArray<T> {
+        // SAFETY: the same contract.
+        OutArray { name, start, capacity, count: unsafe { Out::new("count", count) } }
+    }
+
+    /// Refuses a NULL count, and a NULL array with a capacity.
+    pub(super) fn required(&self) -> Result<()> {
+        self.count.required()?;
+        if self.capacity == 0 {
+            Ok(())
+        } else if self.start.is_null() {
+            Err(null(self.name))
+        } else if self.start.is_aligned() {
+            Ok(())
+        } else {
+            Err(misaligned(self.name))
+        }
+    }
+
+    /// Writes as many as fit, and the number of all. Only after [`required`](Self::required) has agreed.
+    pub(super) fn set(&self, values: impl ExactSizeIterator<Item = T>) {
+        let count = values.len();
+        for (place, value) in values.take(self.capacity).enumerate() {
+            // SAFETY: `place` is below the capacity, for which the array may be written by `new`'s contract.
+            unsafe { self.start.add(place).write(value) }
+        }
+        self.set_count(count);
+    }
+
+    /// Writes the number of all.
+    pub(super) fn set_count(&self, count: usize) {
+        self.count.set(count);
+    }
+}
+
+/// Where the details of an error go.
+pub(super) struct ErrorOut(*mut kvconn_error_t);
+
+impl ErrorOut {
+    /// # Safety
+    /// `to` is NULL, not aligned, or may be read and written for the struct_size it begins with until the call ends.
+    pub(super) unsafe fn new(to: *mut kvconn_error_t) -> ErrorOut {
+        ErrorOut(to)
+    }
+
+    /// Runs the body of an exported function: its error is filled in, a panic becomes KVCONN_INTERNAL.
+    pub(super) fn guard(self, body: impl FnOnce() -> Result<()>) -> kvconn_status_t {
+        match catch(body) {
+            Ok(()) => {
+                self.clear();
+                Status::Ok as kvconn_status_t
+            }
+            Err(error) => {
+                self.fill(&error);
+                error.status as kvconn_status_t
+            }
+        }
+    }
+
+    /// Its struct_size, when it is there to be written.
+    fn size(&self) -> Option<usize> {
+        if self.0.is_null() || !self.0.is_aligned() {
+            return None;
+        }
+        // SAFETY: it is readable by contract, and begins with a u32.
+        let size = unsafe { self.0.cast::<u32>().read() as usize };
+        is_size_of::<kvconn_error_t>(size).then_some(size)
+    }
+
+    /// No error: this is on the path of every send, so the texts are only made empty.
+    fn clear(&self) {
+        if self.size().is_none() {
+            return;
+        }
+        // SAFETY: it may be written for at least the first version's size, which covers all these fields.
+        unsafe {
+            (&raw mut (*self.0).status).write(0);
+            (&raw mut (*self.0).os_errno).write(0);
+            (&raw mut (*self.0).scope).write(Scope::None as i32);
+            (&raw mut (*self.0).retriable).write(0);
+            (&raw mut (*self.0).retry_after_ms).write(0);
+            (&raw mut (*self.0).conn).write(0);
+            (&raw mut (*self.0).endpoint[0]).write(0);
+            (&raw mut (*self.0).message[0]).write(0);
+        }
+    }
+
+    fn fill(&self, error: &Error) {
+        let Some(size) = self.size() else { return };
+        let row = error.status.row();
+        // Rounded up, so that a caller who waits that long does not come a moment early.
+        let retry_after = error.retry_after.map_or(0, |wait| wait.as_micros().div_ceil(1000));
+        let value = kvconn_error_t {
+            struct_size: 0,
+            status: error.status as kvconn_status_t,
+            os_errno: error.os_errno,
+            scope: row.scope as i32,
+            retriable: row.retriable.into(),
+            retry_after_ms: i32::try_from(retry_after).unwrap_or(i32::MAX),
+            conn: error.conn.0,
+            endpoint: strings::inline(&error.endpoint),
+            message: strings::inline(if error.message.is_empty() { row.meaning } else { &error.message }),
+        };
+        // SAFETY: `size` was read from it, and it may be written for that size by contract.
+        unsafe { write_struct(self.0, size, &value) }
+    }
+}
+
+// SAFETY: repr(C), u32 first, six 4-byte fields before the 8-byte one, arrays of multiples of 8 behind it; integers only.
+unsafe impl Filled for kvconn_error_t {
+    const FIRST_SIZE: usize = 552;
+}
+
+thread_local! {
+    /// Whether this thread is inside an exported function, where a panic is caught.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+    /// What the panic that is being caught says, and where it arose.
+    static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
+}
+
+/// Runs `body`; a panic becomes an error, and prints nothing.
+pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    quieten_panics();
+    let outer = INSIDE.replace(true);
+    let result = panic::catch_unwind(AssertUnwindSafe(body));
+    INSIDE.set(outer);
+    result.unwrap_or_else(|payload| {
+        let text = PANIC.take().unwrap_or_else(|| said(payload.as_ref()));
+        Err(Error::new(Status::Internal, format!("kvconn panicked: {text}")))
+    })
+}
+
+/// Keeps the panics that [`catch`] catches off stderr, and notes where they arise. Others go on to the hook that was there.
+fn quieten_panics() {
+    static DONE: AtomicBool = AtomicBool::new(false);
+    // The hook cannot be changed by a thread that panics: some Drop in a Rust host calls us. A flag and not a Once, which
+    // a fork could leave taken for ever.
+    if DONE.load(Ordering::Relaxed) || std::thread::panicking() || DONE.swap(true, Ordering::Relaxed) {
+        return;
+    }
+    let previous = panic::take_hook();
+    panic::set_hook(Box::new(move |info| {
+        if !INSIDE.get() {
+            return previous(info);
+        }
+        let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
+        let text = format!("{}{place}", said(info.payload()));
+        PANIC.with(|p| p.try_borrow_mut().map(|mut p| *p = Some(text)).unwrap_or(()));
+    }));
+}
+
+/// The text of a panic.
+fn said(payload: &(dyn Any + Send)) -> String {
+    let text = payload.downcast_ref::<&str>().copied();
+    text.or_else(|| payload.downcast_ref::<String>().map(String::as_str)).unwrap_or("without a text").to_string()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::ffi::CStr;
+
+    fn empty() -> kvconn_error_t {
+        kvconn_error_t { struct_size: size_of::<kvconn_error_t>() as u32, ..kvconn_error_t::zero() }
+    }
+
+    fn text(array: &[std::ffi::c_char]) -> &str {
+        // SAFETY: the arrays of an error always end with NUL, which is what the tests are about.
+        unsafe { CStr::from_ptr(array.as_ptr()) }.to_str().unwrap()
+    }
+
+    fn guard(error: &mut kvconn_error_t, body: impl FnOnce() -> Result<()>) -> i32 {
+        // SAFETY: a live reference.
+        unsafe { ErrorOut::new(error) }.guard(body)
+    }
+
+    #[test]
+    fn a_panic_is_internal_and_says_where() {
+        let mut error = empty();
+        let status = guard(&mut error, || panic!("seven {}", 7));
+        assert_eq!((status, error.status), (Status::Internal as i32, Status::Internal as i32));
+        let text = text(&error.message);
+        assert!(text.contains("seven 7") && text.contains("guard.rs:"), "{text}");
+    }
+
+    #[test]
+    fn success_clears_what_an_error_left() {
+        let mut error = empty();
+        let failing = || Err(Error::invalid("bad").at("tcp://a:1").errno(5).retry_after(Duration::from_micros(1500)));
+        assert_eq!(guard(&mut error, failing), Status::Invalid as i32);
+        assert_eq!((error.os_errno, error.scope, error.retry_after_ms), (5, Scope::Call as i32, 2));
+        assert_eq!((text(&error.endpoint), text(&error.message)), ("tcp://a:1", "bad"));
+        assert_eq!(guard(&mut error, || Ok(())), 0);
+        assert_eq!((error.status, error.os_errno, error.scope, error.retry_after_ms), (0, 0, 0, 0));
+        assert_eq!((text(&error.endpoint), text(&error.message)), ("", ""));
+    }
+
+    #[test]
+    fn an_error_of_the_wrong_size_is_not_touched() {
+        for size in [0, 4, 551, ABSURD_SIZE as u32 + 1, u32::MAX] {
+            let mut error = kvconn_error_t { struct_size: size, os_errno: 77, ..kvconn_error_t::zero() };
+            assert_eq!(guard(&mut error, || Err(Error::invalid("bad"))), Status::Invalid as i32);
+            assert_eq!((error.status, error.os_errno), (0, 77));
+        }
+    }
+
+    #[test]
+    fn a_newer_callers_struct_is_not_written_beyond_what_is_known() {
+        #[repr(C)]
+        struct Newer(kvconn_error_t, u64);
+        let mut newer = Newer(empty(), 99);
+        newer.0.struct_size = size_of::<Newer>() as u32;
+        assert_eq!(guard(&mut newer.0, || Err(Error::invalid("bad"))), Status::Invalid as i32);
+        assert_eq!((newer.0.status, newer.1), (Status::Invalid as i32, 99));
+    }
+
+    #[test]
+    fn timeouts_below_the_default_are_refused_and_huge_ones_bounded() {
+        assert!(matches!(timeout("t", -1), Ok(Timeout::Default)));
+        assert!(matches!(timeout("t", 0), Ok(Timeout::After(Duration::ZERO))));
+        assert!(matches!(timeout("t", i64::MAX), Ok(Timeout::After(d)) if d < Duration::from_secs(400 * 24 * 3600)));
+        for ms in [-2, i64::MIN] {
+            assert_eq!(timeout("t", ms).err().map(|e| e.status), Some(Status::Invalid));
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! # The library
+//!
+//! What was loaded, and what its statuses mean. These functions never fail and need nothing to be set up.
+
+use std::ffi::{CStr, c_char};
+
+use super::guard;
+use super::strings::Text;
+use super::types::kvconn_status_t;
+use crate::error::STATUSES;
+
+/// The number of the C ABI that this header describes.
+pub const KVCONN_ABI_VERSION: i32 = 0;
+
+/// The version of the library that is loaded, as "major.minor.patch". KVCONN_VERSION is that of the header.
+///
+/// @return a static text.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_version() -> *const c_char {
+    concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
+}
+
+/// The number of the C ABI that the loaded library has, which is also the number in its SONAME. A program built with another
+/// KVCONN_ABI_VERSION must not use it.
+///
+/// @return the number.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_abi_version() -> i32 {
+    KVCONN_ABI_VERSION
+}
+
+/// Whether the loaded library, as it was built and on this machine, can do something:
+/// "curve" (encrypted connections), "ipc" (ipc:// endpoints), "keepalive" (TCP keepalive is really set), "user_timeout"
+/// (TCP_USER_TIMEOUT is really set), "out_batch" (small messages leave in large writes).
+///
+/// @param feature the name of the feature; NULL and unknown names are features that it does not have.
+/// @return 1 or 0.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_has(feature: *const c_char) -> i32 {
+    // SAFETY: a C string or NULL, as the description says.
+    let feature = unsafe { Text::new("feature", feature) };
+    guard::catch(|| Ok(has(feature.required()?))).unwrap_or(false).into()
+}
+
+fn has(feature: &str) -> bool {
+    let libzmq = |name| zmq::has(name).unwrap_or(false);
+    match feature {
+        "curve" | "ipc" => libzmq(feature),
+        // An option of libzmq's draft API.
+        "out_batch" => libzmq("draft"),
+        // libzmq cannot tell; build.rs refuses one without them, and tests read them back from a live descriptor.
+        "keepalive" | "user_timeout" => cfg!(target_os = "linux"),
+        _ => false,
+    }
+}
+
+/// What a status means, in one sentence. The message in a kvconn_error_t says more about the case.
+///
+/// @param status any number.
+/// @return a static text, "unknown status" for a number that is not one.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_strerror(status: kvconn_status_t) -> *const c_char {
+    static MEANINGS: [Terminated; STATUSES.len()] = column(false);
+    lookup(&MEANINGS, status, c"unknown status")
+}
+
+/// The name of a status as it stands in this header, such as "KVCONN_TIMEOUT".
+///
+/// @param status any number.
+/// @return a static text, "unknown" for a number that is not a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_status_name(status: kvconn_status_t) -> *const c_char {
+    static NAMES: [Terminated; STATUSES.len()] = column(true);
+    lookup(&NAMES, status, c"unknown")
+}
+
+/// A text of the table of statuses, ended with NUL as C needs it.
+type Terminated = [u8; 256];
+
+/// The texts of one column, made while compiling, so that they can be had in every state of the process.
+const fn column(names: bool) -> [Terminated; STATUSES.len()] {
+    let mut column = [[0; 256]; STATUSES.len()];
+    let mut i = 0;
+    while i < STATUSES.len() {
+        let row = &STATUSES[i];
+        let text = if names { row.name.as_bytes() } else { row.meaning.as_bytes() };
+        let mut k = 0;
+        // A text that leaves no room for its NUL fails the compilation.
+        while k < text.len() {
+            assert!(k + 1 < column[i].len());
+            column[i][k] = text[k];
+            k += 1;
+        }
+        i += 1;
+    }
+    column
+}
+
+fn lookup(column: &'static [Terminated], status: kvconn_status_t, unknown: &'static CStr) -> *const c_char {
+    let text = usize::try_from(i64::from(status).wrapping_neg()).ok().and_then(|place| column.get(place));
+    text.map_or(unknown.as_ptr(), |text| text.as_ptr().cast())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_status_has_its_texts_and_no_other_number_has() {
+        let read = |text: *const c_char| {
+            // SAFETY: these functions return static C strings.
+            unsafe { CStr::from_ptr(text) }.to_str().unwrap()
+        };
+        for row in STATUSES {
+            assert_eq!(read(kvconn_status_name(row.status as i32)), row.name);
+            assert_eq!(read(kvconn_strerror(row.status as i32)), row.meaning);
+        }
+        for status in [1, i32::MAX, i32::MIN, -(STATUSES.len() as i32)] {
+            assert_eq!(read(kvconn_status_name(status)), "unknown");
+            assert_eq!(read(kvconn_strerror(status)), "unknown status");
+        }
+    }
+}

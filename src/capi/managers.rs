@@ -1,0 +1,98 @@
+//! # Managers and shutdown
+//!
+//! One program rarely needs more than KVCONN_DEFAULT. A manager of its own keeps a component's endpoints, nodes, fences,
+//! events and settings apart from those of others; managers share libzmq's threads and the budget of descriptors.
+
+use super::guard::{ErrorOut, Out, process, timeout};
+use super::options::{OptionsIn, kvconn_options_t};
+use super::types::{kvconn_error_t, kvconn_manager_t, kvconn_status_t};
+use crate::ids::ManagerId;
+
+/// Makes a manager.
+///
+/// @param options      its settings; NULL for the environment's and the defaults.
+/// @param[out] manager the new manager, to be given up with kvconn_manager_destroy.
+/// @param error        details of a failure; may be NULL.
+/// @retval KVCONN_OK      it is made.
+/// @retval KVCONN_INVALID an option does not belong to a manager, or two contradict each other.
+/// @retval KVCONN_LIMIT   a limit of the system does not allow it; the message names it.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_manager_create(
+    options: *const kvconn_options_t,
+    manager: *mut kvconn_manager_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (options, manager, error) =
+        unsafe { (OptionsIn::new(options), Out::new("manager", manager), ErrorOut::new(error)) };
+    error.guard(|| {
+        manager.required()?;
+        manager.set(process()?.create_manager(options.optional())?.0);
+        Ok(())
+    })
+}
+
+/// Ends a manager: all its connections are closed, the calls that wait in it return KVCONN_STALE or KVCONN_DISCONNECTED, and
+/// its ids mean nothing any more. Failure reports that were taken stay valid.
+///
+/// @param m        the manager; KVCONN_DEFAULT cannot be destroyed.
+/// @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param error    details of a failure; may be NULL.
+/// @retval KVCONN_OK      it is gone.
+/// @retval KVCONN_INVALID m is KVCONN_DEFAULT.
+/// @retval KVCONN_STALE   there is no such manager.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_manager_destroy(
+    m: kvconn_manager_t,
+    flush_ms: i64,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let error = unsafe { ErrorOut::new(error) };
+    error.guard(|| {
+        let flush = timeout("flush_ms", flush_ms)?;
+        process()?.destroy_manager(ManagerId(m), flush)
+    })
+}
+
+/// Ends everything in a manager, for a change of role: closes and fences all endpoints and forgets all nodes, without failure
+/// reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
+///
+/// @param m        the manager.
+/// @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param error    details of a failure; may be NULL.
+/// @retval KVCONN_OK    everything is closed.
+/// @retval KVCONN_STALE there is no such manager.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_disconnect_all(
+    m: kvconn_manager_t,
+    flush_ms: i64,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let error = unsafe { ErrorOut::new(error) };
+    error.guard(|| {
+        let flush = timeout("flush_ms", flush_ms)?;
+        process()?.manager(ManagerId(m))?.disconnect_all(flush)
+    })
+}
+
+/// Ends kvconn in this process for good: closes every connection of every manager; from then on every call returns
+/// KVCONN_SHUTDOWN. Only for the end of main(); a library must not call it, because it does not know who else uses kvconn.
+/// A program may also just exit.
+///
+/// @param flush_ms how long connections may still send what was accepted; then the rest is dropped.
+///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param error    details of a failure; may be NULL.
+/// @retval KVCONN_OK everything is closed.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_shutdown(flush_ms: i64, error: *mut kvconn_error_t) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let error = unsafe { ErrorOut::new(error) };
+    error.guard(|| {
+        let flush = timeout("flush_ms", flush_ms)?;
+        process()?.shutdown(flush)
+    })
+}

@@ -1,0 +1,138 @@
+//! kvconn keeps the outbound ZeroMQ connections of an LLM inference engine: one PUSH socket for each remote rank, cached, and
+//! given up the moment the rank is gone. The peer is an ordinary libzmq PULL socket that knows nothing of kvconn. Nothing
+//! here waits for ever, nothing dials on its own, nothing is accepted for a peer that is not there, and what a peer's death
+//! costs is reported, exactly once.
+//!
+//! ## Example
+//!
+//! ```c
+//! kvconn_error_t error = KVCONN_ERROR_INIT;
+//! kvconn_conn_t conn;
+//! if (kvconn_connect(KVCONN_DEFAULT, "tcp://10.0.0.7:5557", NULL, 3000, &conn, &error) != KVCONN_OK) {
+//!     fprintf(stderr, "%s: %s\n", kvconn_status_name(error.status), error.message);
+//!     return 1;
+//! }
+//! kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}};
+//! if (kvconn_send(conn, frames, 2, KVCONN_DEFAULT_TIMEOUT, NULL, &error) != KVCONN_OK) {
+//!     // Not accepted, now or later: the message can be sent again, here or elsewhere.
+//! }
+//! kvconn_disconnect(conn, NULL);
+//! ```
+//!
+//! ## Words
+//!
+//! - endpoint: where a peer rank listens, "tcp://host:port" or "ipc://path". Spellings of one address are one endpoint; a
+//!   name and its address are two.
+//! - connection: one life of one PUSH socket to one endpoint, named by a kvconn_conn_t. A redial is a new connection.
+//! - node: one life of a peer instance (one run of a prefill server), named by a kvconn_node_t. It owns endpoints and requests.
+//! - request: the caller's 64-bit id of work in flight on a node.
+//! - sequence: the number of a message on its connection: 1, 2, 3 …
+//! - accepted: libzmq has taken the message. It is not delivered yet.
+//! - fence: an endpoint that must not be dialled until it is connected or registered again.
+//! - manager: an independent set of endpoints, nodes, fences, events and settings.
+//!
+//! ## Errors
+//!
+//! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
+//! details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
+//! out-parameters are zero (exceptions are stated). The numbers are frozen.
+//!
+//! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
+//! after kvconn_shutdown (not from the functions on options, failure reports and the log), and KVCONN_INTERNAL for a defect.
+//! KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
+//! below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
+//! names it.
+//!
+//! ## Structs
+//!
+//! A struct that kvconn fills begins with struct_size. The caller sets it to sizeof the struct, most easily with the INIT macro
+//! that stands behind each; kvconn writes no byte beyond it, and leaves it as it is. So a program built against an older
+//! header works with a newer library. A struct_size below that of the first version is KVCONN_INVALID; a kvconn_error_t with
+//! one is just not filled. Texts inside structs end with NUL and are cut between characters when they do not fit.
+//!
+//! ## Ownership
+//!
+//! What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options. Texts
+//! that a function returns are static, or belong to the object they were asked from. Objects (options, failure reports) belong
+//! to the caller, who frees each once; free takes NULL. Ids need no freeing: they are numbers, never reused, and one that
+//! means nothing any more gets KVCONN_STALE. Out-parameters may be NULL only where the description says so.
+//!
+//! ## Threads
+//!
+//! Every function may be called from every thread at any time, also while other threads wait in calls on the same connection;
+//! a disconnect or failure wakes those with the reason. Exceptions: one kvconn_options_t must not be changed or freed while
+//! another thread uses it, and one kvconn_failure_t not freed. No function may be called from a signal handler. Messages of one
+//! thread to one connection stay in order. kvconn's own threads block all signals and run none of the caller's code, except
+//! the log function.
+//!
+//! ## Timeouts
+//!
+//! Timeouts are milliseconds on the monotonic clock. 0 means do not wait; KVCONN_DEFAULT_TIMEOUT (-1) means the configured
+//! default, named with each function. There is no infinite wait; more than a year counts as a year. Signals do not end a wait.
+//!
+//! ## Which send
+//!
+//! kvconn_send on a connection id is for what depends on what this peer got before (metadata after its registration): it
+//! never reaches another life of the peer. kvconn_send_to on an endpoint is for messages that stand alone (status, abort).
+//!
+//! ## When an endpoint is dialled
+//!
+//! kvconn dials only inside a call, and what it does depends on how the last connection ended:
+//!
+//! ```text
+//! how the last connection ended      kvconn_send_to         kvconn_connect         lifted by
+//! ---------------------------------  ---------------------  ---------------------  --------------------------
+//! never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
+//!   CONNECT_FAILED,
+//!   kvconn_disconnect
+//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
+//!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
+//!   kvconn_node_remove_endpoints
+//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
+//!                                                                                  in a live life, nothing else
+//! ```
+//!
+//! After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
+//! the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms).
+//! Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
+//! step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
+//!
+//! ## A full connection
+//!
+//! A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
+//! there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
+//! many peers loses one timeout to a stuck one, not one per message.
+//!
+//! ## fork and exit
+//!
+//! A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed.
+//! kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
+
+// C names are used as they are, so that one search finds both sides. What a pointer must satisfy is said once, for C, in the
+// chapters above and with each parameter, not again under "Safety".
+#![allow(non_camel_case_types, clippy::missing_safety_doc)]
+
+mod guard;
+mod strings;
+
+mod connection;
+mod events;
+mod failure;
+mod library;
+mod managers;
+mod message;
+mod node;
+mod observe;
+mod options;
+mod types;
+
+pub use connection::*;
+pub use events::*;
+pub use failure::*;
+pub use library::*;
+pub use managers::*;
+pub use message::*;
+pub use node::*;
+pub use observe::*;
+pub use options::*;
+pub use types::*;

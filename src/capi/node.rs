@@ -1,0 +1,268 @@
+//! # Nodes
+//!
+//! A node is one life of a peer instance, begun by kvconn_node_open and ended by kvconn_handle_failure (or by what leads to it).
+//! It owns endpoints and requests. Its end takes all of them away in one step; a call that comes late, with the id of a life
+//! that is over, changes nothing and gets KVCONN_NODE_FAILED. The next life of the same name has a new id.
+
+use std::ffi::c_char;
+
+use super::guard::{Array, ErrorOut, Filled, Out, OutStruct, count32, milliseconds, process};
+use super::options::{OptionsIn, kvconn_options_t};
+use super::strings::{Text, inline};
+use super::types::{KVCONN_TEXT_SIZE, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t};
+use crate::error::Result;
+use crate::ids::{ManagerId, NodeId};
+use crate::nodes::NodeInfo;
+
+/// The most endpoints that one call takes.
+pub const KVCONN_MAX_ENDPOINTS_PER_CALL: usize = 65536;
+
+/// What is known about a node; start it with KVCONN_NODE_INFO_INIT.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct kvconn_node_info_t {
+    /// sizeof(kvconn_node_info_t), set by the caller.
+    pub struct_size: u32,
+    /// KVCONN_OK while it lives, else why it is over: KVCONN_NODE_FAILED or KVCONN_DISCONNECTED.
+    pub status: kvconn_status_t,
+    /// How many endpoints it owns.
+    pub endpoints: u32,
+    /// How many unhealthy reports came in a row.
+    pub failures_in_row: u32,
+    /// The node.
+    pub node: kvconn_node_t,
+    /// How many requests are tracked on it.
+    pub requests: u64,
+    /// Milliseconds since it was opened.
+    pub age_ms: i64,
+    /// Its name.
+    pub name: [c_char; KVCONN_TEXT_SIZE],
+    /// Why it is over, or the last unhealthy report's reason, or "".
+    pub reason: [c_char; KVCONN_TEXT_SIZE],
+}
+
+// SAFETY: repr(C), four 4-byte fields, three of 8, arrays of multiples of 8; integers only.
+unsafe impl Filled for kvconn_node_info_t {
+    const FIRST_SIZE: usize = 552;
+}
+
+impl From<NodeInfo> for kvconn_node_info_t {
+    fn from(info: NodeInfo) -> Self {
+        kvconn_node_info_t {
+            struct_size: 0,
+            status: info.status as kvconn_status_t,
+            endpoints: count32(info.endpoints),
+            failures_in_row: info.failures_in_row,
+            node: info.node.0,
+            requests: info.requests as u64,
+            age_ms: milliseconds(info.age),
+            name: inline(&info.name),
+            reason: inline(&info.reason),
+        }
+    }
+}
+
+/// Gives the live node of that name, or begins a new life with no endpoints and no requests. The only call that begins one.
+///
+/// @param m            the manager.
+/// @param name         the name of the instance: 1 to 255 bytes of UTF-8, compared exactly.
+/// @param[out] node    the node.
+/// @param[out] created 1 when this call began the life, else 0; may be NULL.
+/// @param error        details of a failure; may be NULL.
+/// @retval KVCONN_OK      the node lives.
+/// @retval KVCONN_INVALID the name is empty or too long.
+/// @retval KVCONN_STALE   there is no such manager.
+/// @retval KVCONN_LIMIT   max_nodes is reached.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn kvconn_node_open(
+    m: kvconn_manager_t,
+    name: *const c_char,
+    node: *mut kvconn_node_t,
+    created: *mut i32,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (name, node, created, error) = unsafe {
+        (Text::new("name", name), Out::new("node", node), Out::new("created", created), ErrorOut::new(error))
+    };
+    error.guard(|| {
+        node.required()?;
+        created.optional()?;
+        let name = name.required()?;
+        let (id, new) = process()?.manager(ManagerId(m))?.node_open(name)?;
+        node.set(id.0);
+        created.set(new.into());
+        Ok(())
+    })
+}
+
+/// Finds the live node of a name.
+///
+/// @param m         the manager.
+/// @param name      the name.
+/// @param[out] node the node.
+/// @param error     details of a failure; may be NULL.
+/// @retval KVCONN_OK        there is one.
+/// @retval KVCONN_INVALID   the name is empty or too long.
+/// @retval KVCONN_STALE     there is no such manager.
+/// @retval KVCONN_NOT_FOUND there is none now.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_node_find(
+    m: kvconn_manager_t,
+    name: *const c_char,
+    node: *mut kvconn_node_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (name, node, error) = unsafe { (Text::new("name", name), Out::new("node", node), ErrorOut::new(error)) };
+    error.guard(|| {
+        node.required()?;
+        let name = name.required()?;
+        node.set(process()?.manager(ManagerId(m))?.node_find(name)?.0);
+        Ok(())
+    })
+}
+
+/// Tells what is known about a node, also for a while after it is over.
+///
+/// @param node      the node.
+/// @param[out] info what is known; its struct_size is set by the caller.
+/// @param error     details of a failure; may be NULL.
+/// @retval KVCONN_OK      info is filled; info->status says whether and why it is over.
+/// @retval KVCONN_INVALID info->struct_size is not set.
+/// @retval KVCONN_STALE   there is no such node, or it was over too long ago to be remembered.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_node_info(
+    node: kvconn_node_t,
+    info: *mut kvconn_node_info_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (info, error) = unsafe { (OutStruct::new("info", info), ErrorOut::new(error)) };
+    error.guard(|| {
+        info.required()?;
+        info.set(&process()?.node(NodeId(node))?.node_info(NodeId(node))?.into());
+        Ok(())
+    })
+}
+
+/// Registers endpoints with a node: all of them or, on an error, none. Dials nothing. Lifts every fence on them, and resets
+/// their backoff when they are new in this life. An endpoint may belong to several nodes, and may be registered again.
+///
+/// @param node      the node.
+/// @param endpoints the endpoints; NULL when count is 0.
+/// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+/// @param options   settings that every later dial to them uses; NULL for those they remember, else the configured ones.
+/// @param error     details of a failure; may be NULL. Its endpoint names the one that was refused.
+/// @retval KVCONN_OK          they are registered.
+/// @retval KVCONN_INVALID     an endpoint is malformed, or an option does not belong here.
+/// @retval KVCONN_STALE       there is no such node.
+/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_CONFLICT    a live connection to one of them has other options.
+/// @retval KVCONN_LIMIT       max_endpoints would be exceeded.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn kvconn_node_add_endpoints(
+    node: kvconn_node_t,
+    endpoints: *const *const c_char,
+    count: usize,
+    options: *const kvconn_options_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (endpoints, options, error) =
+        unsafe { (Array::new("endpoints", endpoints, count), OptionsIn::new(options), ErrorOut::new(error)) };
+    error.guard(|| {
+        // SAFETY: each is a C string or NULL, as the parameter says.
+        let endpoints = unsafe { texts(&endpoints) }?;
+        process()?.node(NodeId(node))?.node_add_endpoints(NodeId(node), &endpoints, options.optional())
+    })
+}
+
+/// Takes endpoints away from a node, ends their connections and fences them, as kvconn_disconnect_endpoint does. One that
+/// another live node also owns keeps its connection and gets no fence; one that the node does not own is skipped.
+///
+/// @param node      the node.
+/// @param endpoints the endpoints; NULL when count is 0.
+/// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+/// @param error     details of a failure; may be NULL.
+/// @retval KVCONN_OK          none of them is the node's any more.
+/// @retval KVCONN_INVALID     an endpoint is malformed; none was taken away.
+/// @retval KVCONN_STALE       there is no such node.
+/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_node_remove_endpoints(
+    node: kvconn_node_t,
+    endpoints: *const *const c_char,
+    count: usize,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (endpoints, error) = unsafe { (Array::new("endpoints", endpoints, count), ErrorOut::new(error)) };
+    error.guard(|| {
+        // SAFETY: each is a C string or NULL, as the parameter says.
+        let endpoints = unsafe { texts(&endpoints) }?;
+        process()?.node(NodeId(node))?.node_remove_endpoints(NodeId(node), &endpoints)
+    })
+}
+
+/// # Safety
+/// Each element is NULL or a C string that lives for `'a`.
+unsafe fn texts<'a>(array: &Array<'a, *const c_char>) -> Result<Vec<&'a str>> {
+    let array = array.get(KVCONN_MAX_ENDPOINTS_PER_CALL)?;
+    // SAFETY: the same contract.
+    array.iter().map(|start| unsafe { Text::new("an element of endpoints", *start) }.required()).collect()
+}
+
+/// Notes that a request is in flight on a node; it comes out in the failure report if the node fails before
+/// kvconn_node_untrack_request. Works before the node has any endpoint. Tracking a request twice is tracking it once.
+///
+/// @param node    the node.
+/// @param request any number of the caller's.
+/// @param error   details of a failure; may be NULL.
+/// @retval KVCONN_OK          it is tracked.
+/// @retval KVCONN_STALE       there is no such node.
+/// @retval KVCONN_NODE_FAILED this life of the node is over: the request is in no report and must be failed by the caller.
+/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_LIMIT       max_requests is reached.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn kvconn_node_track_request(
+    node: kvconn_node_t,
+    request: u64,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let error = unsafe { ErrorOut::new(error) };
+    error.guard(|| process()?.node(NodeId(node))?.node_track_request(NodeId(node), request))
+}
+
+/// Notes that a request is done. When was_tracked is 0 or the call fails, the request was never tracked or its failure has been
+/// or will be reported: it is not both done and failed.
+///
+/// @param node             the node.
+/// @param request          the number.
+/// @param[out] was_tracked 1 when it was tracked until now, else 0; may be NULL.
+/// @param error            details of a failure; may be NULL.
+/// @retval KVCONN_OK          it is not tracked any more.
+/// @retval KVCONN_STALE       there is no such node.
+/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_node_untrack_request(
+    node: kvconn_node_t,
+    request: u64,
+    was_tracked: *mut i32,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (was_tracked, error) = unsafe { (Out::new("was_tracked", was_tracked), ErrorOut::new(error)) };
+    error.guard(|| {
+        was_tracked.optional()?;
+        was_tracked.set(process()?.node(NodeId(node))?.node_untrack_request(NodeId(node), request)?.into());
+        Ok(())
+    })
+}
