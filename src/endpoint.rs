@@ -18,6 +18,7 @@
 //! A name and its address are two endpoints: only a look-up could tell that they are the same, and
 //! it may answer differently tomorrow.
 
+use std::borrow::Borrow;
 use std::cmp::Ordering;
 use std::error::Error;
 use std::ffi::CString;
@@ -138,6 +139,13 @@ impl Eq for Endpoint {}
 impl Hash for Endpoint {
     fn hash<H: Hasher>(&self, state: &mut H) {
         self.as_str().hash(state);
+    }
+}
+
+/// Maps with endpoints as keys are searched by canonical text.
+impl Borrow<str> for Endpoint {
+    fn borrow(&self) -> &str {
+        self.as_str()
     }
 }
 

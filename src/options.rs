@@ -37,6 +37,7 @@ impl Reach {
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number in a range, counted in a unit ("ms", "s", "" for a plain count).
+    #[allow(missing_docs)]
     Number { min: i64, max: i64, unit: &'static str },
     /// 0 or 1; also `false` and `true`.
     Flag,

@@ -1,0 +1,153 @@
+//! The life of a connection, as a pure state machine.
+//!
+//! | state | handshake done | dial failed | peer gone | ended by the caller, its node, or shutdown |
+//! | --- | --- | --- | --- | --- |
+//! | CONNECTING | READY | ended: CONNECT_FAILED | ended: CONNECT_FAILED | ended: DISCONNECTED, NODE_FAILED, SHUTDOWN |
+//! | READY | – | – | ended: PEER_LOST | ended: DISCONNECTED, NODE_FAILED, SHUTDOWN |
+//! | ended | – | – | – | – |
+//!
+//! "–" changes nothing: the first ending stays, and there is exactly one.
+
+use crate::error::Status;
+use crate::events::EventKind;
+
+/// Where a connection is in its life.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Dialling: resolving, connecting or in the ZMTP handshake. Nothing is accepted.
+    Connecting,
+    /// The handshake of this connection has succeeded.
+    Ready,
+    /// Over, for this reason.
+    Ended(Ending),
+}
+
+/// Why a connection ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Ending {
+    /// The dial failed.
+    ConnectFailed,
+    /// The peer of a READY connection is gone.
+    PeerLost,
+    /// The caller ended it.
+    Disconnected,
+    /// The node that owned its endpoint failed.
+    NodeFailed,
+    /// kvconn was shut down.
+    Shutdown,
+}
+
+/// What happens to a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Happening {
+    /// The ZMTP handshake has succeeded.
+    HandshakeDone,
+    /// No address could be connected, or the peer is none.
+    DialFailed,
+    /// The descriptor was closed, or the pipe is dead.
+    PeerGone,
+    /// `kvconn_disconnect*`, or the manager's end.
+    Disconnect,
+    /// `kvconn_handle_failure`, or the policy `node_loss`.
+    NodeFailure,
+    /// `kvconn_shutdown`.
+    Shutdown,
+}
+
+impl State {
+    /// The next state; the same one when nothing changes.
+    pub fn after(self, happening: Happening) -> State {
+        use Happening as H;
+        match (self, happening) {
+            (State::Ended(_), _) => self,
+            (State::Connecting, H::HandshakeDone) => State::Ready,
+            (State::Connecting, H::DialFailed | H::PeerGone) => State::Ended(Ending::ConnectFailed),
+            (State::Ready, H::HandshakeDone | H::DialFailed) => self,
+            (State::Ready, H::PeerGone) => State::Ended(Ending::PeerLost),
+            (_, H::Disconnect) => State::Ended(Ending::Disconnected),
+            (_, H::NodeFailure) => State::Ended(Ending::NodeFailed),
+            (_, H::Shutdown) => State::Ended(Ending::Shutdown),
+        }
+    }
+}
+
+impl Ending {
+    /// The status that calls on such a connection get.
+    pub fn status(self) -> Status {
+        match self {
+            Ending::ConnectFailed => Status::ConnectFailed,
+            Ending::PeerLost => Status::PeerLost,
+            Ending::Disconnected => Status::Disconnected,
+            Ending::NodeFailed => Status::NodeFailed,
+            Ending::Shutdown => Status::Shutdown,
+        }
+    }
+
+    /// The event that reports it.
+    pub fn event(self) -> EventKind {
+        match self {
+            Ending::ConnectFailed => EventKind::ConnectFailed,
+            Ending::PeerLost => EventKind::PeerLost,
+            Ending::Disconnected | Ending::Shutdown => EventKind::Disconnected,
+            Ending::NodeFailed => EventKind::NodeFailed,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn happenings() -> impl Strategy<Value = Vec<Happening>> {
+        use Happening::*;
+        proptest::collection::vec(
+            prop_oneof![
+                Just(HandshakeDone),
+                Just(DialFailed),
+                Just(PeerGone),
+                Just(Disconnect),
+                Just(NodeFailure),
+                Just(Shutdown)
+            ],
+            0..12,
+        )
+    }
+
+    proptest! {
+        #[test]
+        fn the_first_ending_is_the_only_one(happenings in happenings()) {
+            let mut state = State::Connecting;
+            let mut was_ready = false;
+            let mut endings = 0;
+            for happening in happenings {
+                let next = state.after(happening);
+                if let State::Ended(_) = state {
+                    prop_assert_eq!(next, state);
+                } else if let State::Ended(ending) = next {
+                    endings += 1;
+                    // Only a connection that was READY loses its peer; only one that never was fails to connect.
+                    prop_assert_eq!(ending == Ending::PeerLost, was_ready && happening == Happening::PeerGone);
+                    prop_assert!(!(ending == Ending::ConnectFailed && was_ready));
+                }
+                was_ready |= next == State::Ready;
+                state = next;
+            }
+            prop_assert!(endings <= 1);
+            prop_assert_eq!(endings == 1, matches!(state, State::Ended(_)));
+        }
+
+        #[test]
+        fn ready_is_reached_by_the_handshake_alone(happenings in happenings()) {
+            let mut state = State::Connecting;
+            for happening in happenings {
+                let next = state.after(happening);
+                if next == State::Ready && state != State::Ready {
+                    prop_assert_eq!(state, State::Connecting);
+                    prop_assert_eq!(happening, Happening::HandshakeDone);
+                }
+                state = next;
+            }
+        }
+    }
+}

@@ -1,0 +1,51 @@
+//! The libzmq context of the process: made once, before the first connection, when that is safe.
+
+use std::sync::mpsc;
+
+use crate::budget;
+use crate::error::{Error, Result, Status};
+use crate::libzmq::{self, Context};
+use crate::thread::spawn_quiet;
+
+/// libzmq aborts the process when its first socket finds fewer than about 8 descriptors.
+const NEEDED_DESCRIPTORS: usize = 16;
+/// The most sockets a context is made for. It reserves 12 bytes for each at once; every socket costs a descriptor,
+/// so more than the process may open are of no use.
+const MAX_SOCKETS: u64 = 262_144;
+
+/// Makes the context and starts its threads.
+pub(crate) fn create(io_threads: i32) -> Result<Context> {
+    budget::check_free(NEEDED_DESCRIPTORS)?;
+    // Its reaper and its I/O threads; libzmq aborts the process when it cannot make one.
+    check_threads(1 + io_threads as usize)?;
+    let (_, hard) = budget::nofile();
+    let sockets = hard.clamp(1024, MAX_SOCKETS) as i32;
+    let failed = |what: &str, e: std::io::Error| {
+        Error::new(Status::Internal, format!("libzmq cannot make {what}: {}", libzmq::error_text(&e)))
+            .errno(e.raw_os_error().unwrap_or(0))
+    };
+    let context = Context::new(io_threads, sockets).map_err(|e| failed("a context", e))?;
+    // Starts the threads now, while we know that it works.
+    drop(context.socket(zmq_sys::ZMQ_PUSH).map_err(|e| failed("its first socket", e))?);
+    Ok(context)
+}
+
+/// Whether that many threads can be made at this moment, found out by making them.
+fn check_threads(count: usize) -> Result<()> {
+    let mut made = Vec::new();
+    for _ in 0..count {
+        // Each lives until its sender is dropped, so that all of them live at once.
+        let (hold, held) = mpsc::channel::<()>();
+        let thread = spawn_quiet("kvconn-probe", move || _ = held.recv()).map_err(|e| {
+            Error::limit(format!("{count} more threads are needed, {} could be made: {e}", made.len()))
+                .errno(e.raw_os_error().unwrap_or(0))
+        })?;
+        made.push((hold, thread));
+    }
+    for (hold, thread) in made {
+        drop(hold);
+        // A thread that only waited cannot have panicked.
+        let _ = thread.join();
+    }
+    Ok(())
+}

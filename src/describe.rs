@@ -1,0 +1,1 @@
+//! The present state as text, for a person.

@@ -1,0 +1,35 @@
+//! kvconn owns the outbound ZeroMQ connections of disaggregated LLM inference engines.
+//!
+//! The library is used through its C header, `include/kvconn.h`. This crate has two layers: the core, which knows
+//! no C types, and [`capi`], which knows nothing else. `docs/architecture.md` shows how a message and a failure go
+//! through the core.
+
+#![warn(missing_docs)]
+
+mod budget;
+mod cache;
+mod clock;
+pub mod connection;
+mod context;
+pub mod describe;
+pub mod endpoint;
+pub mod error;
+pub mod events;
+mod fork;
+pub mod ids;
+mod libzmq;
+pub mod log;
+pub mod manager;
+pub mod message;
+pub mod nodes;
+pub mod options;
+pub mod process;
+mod registry;
+pub mod resolve;
+mod sync;
+mod thread;
+mod wake;
+mod watcher;
+
+// Builds and links libzmq.
+use zmq as _;

@@ -1,0 +1,190 @@
+//! Connections of a manager: dial, find, send, end.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use super::{Manager, Timeout};
+use crate::cache::{Admission, Asker};
+use crate::connection::socket::open_line;
+use crate::connection::{Connection, End, Happening};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, Status};
+use crate::ids::ConnId;
+use crate::message::Message;
+use crate::options::{Key, Options, Reach};
+use crate::process::Process;
+
+impl Manager {
+    /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:
+    /// until it is READY or has failed. On TIMEOUT the dial goes on and the error names the connection.
+    pub fn connect(
+        self: &Arc<Self>,
+        endpoint: &str,
+        options: Option<&Options>,
+        wait: Timeout,
+    ) -> Result<ConnId> {
+        let begun = Instant::now();
+        let endpoint = self.endpoint(endpoint)?;
+        if let Some(options) = options {
+            options.only(&[Reach::Connection, Reach::Call], "kvconn_connect").map_err(|e| e.at(&endpoint))?;
+        }
+        let retry = options.is_some_and(|options| options.flag(Key::ConnectRetry));
+        let mut asker = Asker::Connect(options);
+        let mut deadline = None;
+        loop {
+            let tried = self.obtain(&endpoint, asker).and_then(|conn| {
+                // The default: as long as one dial can take.
+                let values = conn.values();
+                let one_dial = values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs);
+                let wait = wait.or(one_dial + Duration::from_millis(10));
+                let deadline = *deadline.get_or_insert(begun + wait);
+                if !wait.is_zero() {
+                    conn.wait_ready(deadline)?;
+                }
+                Ok(conn.id())
+            });
+            let error = match tried {
+                Err(e) if retry && matches!(e.status, Status::ConnectFailed | Status::PeerLost | Status::Backoff) => e,
+                result => return result,
+            };
+            // One dial for each step. From here on a fence means: do not go on.
+            asker = Asker::Again(options);
+            let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
+            self.wait_for_step(&endpoint, asker, deadline, &error)?;
+        }
+    }
+
+    fn one_dial(&self) -> Duration {
+        let values = &self.sets().values;
+        values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs)
+    }
+
+    /// Waits until the endpoint may be dialled again; an error when it must not, or when the time is over first.
+    fn wait_for_step(&self, endpoint: &Endpoint, asker: Asker<'_>, deadline: Instant, last: &Error) -> Result<()> {
+        let mut sets = self.open_sets()?;
+        loop {
+            let wait = match sets.cache.admit(endpoint, asker, &sets.values) {
+                Err(e) if e.status == Status::Backoff => e.retry_after.unwrap_or_default(),
+                Err(e) => return Err(e),
+                Ok(_) => return Ok(()),
+            };
+            let now = Instant::now();
+            if now >= deadline {
+                let text = format!("not READY within the time given; the last dial: {}", last.message);
+                return Err(Error::new(Status::Timeout, text).errno(last.os_errno).at(endpoint));
+            }
+            let again = (now + wait + Duration::from_millis(1)).min(deadline);
+            self.fenced.wait_until(&mut sets, again);
+            if let Some(status) = sets.closed {
+                return Err(Error::new(status, "the manager was closed").at(endpoint));
+            }
+        }
+    }
+
+    /// An endpoint from its text. Canonical text that is known already needs no parsing.
+    pub(crate) fn endpoint(&self, text: &str) -> Result<Endpoint> {
+        if let Some((known, _)) = self.sets().cache.get(text) {
+            return Ok(known.clone());
+        }
+        Endpoint::parse(text).map_err(|e| Error::invalid(e.to_string()).at(shorten(text)))
+    }
+
+    /// The live connection, or a new one that is being dialled.
+    fn obtain(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
+        let process = Process::current()?;
+        let values = {
+            let sets = self.open_sets()?;
+            match sets.cache.admit(endpoint, asker, &sets.values)? {
+                Admission::Current(conn) => return Ok(conn),
+                Admission::Dial(options) => match &options {
+                    Some(options) => sets.values.with(options)?,
+                    None => sets.values.clone(),
+                },
+            }
+        };
+        // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
+        let engine = process.engine().map_err(|e| e.at(endpoint))?;
+        let (line, push, monitor) =
+            open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
+
+        let mut sets = match self.open_sets() {
+            Ok(sets) => sets,
+            Err(e) => {
+                engine.watcher.discard(line, push, monitor);
+                return Err(e);
+            }
+        };
+        // Somebody else may have been here meanwhile.
+        let options = match sets.cache.admit(endpoint, asker, &sets.values) {
+            Ok(Admission::Dial(options)) => options,
+            other => {
+                drop(sets);
+                engine.watcher.discard(line, push, monitor);
+                return other.map(|admission| match admission {
+                    Admission::Current(conn) => conn,
+                    Admission::Dial(_) => unreachable!("matched above"),
+                });
+            }
+        };
+        let conn =
+            Connection::new(endpoint.clone(), self.clone(), Arc::new(values), (line, push), &engine.watcher);
+        sets.cache.connected(&conn, options);
+        self.registry.add(&conn);
+        // Under the lock: whoever ends it from now on closes a line that is watched.
+        engine.watcher.watch(line, monitor, conn.clone());
+        Ok(conn)
+    }
+
+    /// Ends whichever life is current at the endpoint and fences it. An endpoint that is not known is fenced too.
+    pub fn disconnect_endpoint(&self, endpoint: &str) -> Result<()> {
+        let endpoint = self.endpoint(endpoint)?;
+        let end = End::new(Happening::Disconnect, "disconnected by kvconn_disconnect_endpoint");
+        let mut woken = Vec::new();
+        let mut sets = self.open_sets()?;
+        if let Some(conn) = sets.cache.current(&endpoint).cloned() {
+            self.end_together(&mut sets, &[conn], end, &mut woken);
+        }
+        self.fence(&mut sets, &[endpoint], "kvconn_disconnect_endpoint");
+        drop(sets);
+        woken.into_iter().for_each(|wakeups| wakeups.ring());
+        Ok(())
+    }
+
+    /// The live connection to an endpoint; never dials. NOT_FOUND.
+    pub fn find(&self, endpoint: &str) -> Result<ConnId> {
+        let endpoint = self.endpoint(endpoint)?;
+        match self.sets().cache.current(&endpoint) {
+            Some(conn) => Ok(conn.id()),
+            None => Err(Error::new(Status::NotFound, "no live connection to this endpoint").at(endpoint)),
+        }
+    }
+
+    /// The live connections, oldest first.
+    pub fn connections(&self) -> Vec<ConnId> {
+        let mut ids: Vec<_> =
+            self.sets().cache.iter().filter_map(|(_, entry)| Some(entry.current()?.id())).collect();
+        ids.sort_unstable();
+        ids
+    }
+
+    /// Connects if need be, then sends, all within the timeout.
+    pub fn send_to(
+        self: &Arc<Self>,
+        endpoint: &str,
+        message: &mut dyn FnMut() -> Result<Message>,
+        timeout: Timeout,
+    ) -> Result<(ConnId, u64)> {
+        let endpoint = self.endpoint(endpoint)?;
+        let begun = Instant::now();
+        let timeout = timeout.or(self.send_timeout());
+        let conn = self.obtain(&endpoint, Asker::SendTo)?;
+        let left = timeout.saturating_sub(begun.elapsed());
+        let sequence = conn.send(message, Timeout::After(left))?;
+        Ok((conn.id(), sequence))
+    }
+}
+
+/// A text that is no endpoint, for an error: cut, and without what would spoil a line.
+fn shorten(text: &str) -> String {
+    text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
+}

@@ -1,0 +1,316 @@
+//! One independent set of endpoints, nodes, fences, events and settings, behind one global lock.
+//!
+//! The lock is held to look up and to change maps, never while a socket is used, closed or waited for. Lock order:
+//! this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
+
+mod connect;
+mod nodes;
+
+use std::collections::VecDeque;
+use std::os::fd::RawFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use parking_lot::{Condvar, Mutex, MutexGuard};
+
+use crate::cache::{Cache, Fence};
+use crate::connection::gate::Wakeups;
+use crate::connection::{Connection, End, Finished, Happening};
+use crate::endpoint::Endpoint;
+use crate::error::{Error, Result, Status};
+use crate::events::{Event, EventKind, Events};
+use crate::ids::ManagerId;
+use crate::nodes::Nodes;
+use crate::options::{Key, Options, Reach, Values};
+use crate::process::Process;
+use crate::registry::Registry;
+
+/// How many endings stay readable by id.
+const REMEMBERED_ENDINGS: usize = 4096;
+
+/// How long a call may take.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Timeout {
+    /// As configured.
+    Default,
+    /// This long; zero: without waiting.
+    After(Duration),
+}
+
+impl Timeout {
+    /// The time meant, given the configured one. A timeout of centuries is cut to some decades, which a clock can
+    /// still add.
+    pub(crate) fn or(self, default: Duration) -> Duration {
+        const LONGEST: Duration = Duration::from_secs(1 << 30);
+        match self {
+            Timeout::Default => default,
+            Timeout::After(time) => time.min(LONGEST),
+        }
+    }
+}
+
+/// One independent set.
+pub struct Manager {
+    id: ManagerId,
+    sets: Mutex<Sets>,
+    /// A fence was set, or the manager closed: for those who wait between two dials. Goes with `sets`.
+    fenced: Condvar,
+    /// Pulsed when libzmq has given up a connection; leaf lock.
+    gone: (Mutex<()>, Condvar),
+    events: Arc<Events>,
+    registry: Arc<Registry>,
+    send_timeout_ms: AtomicU64,
+}
+
+/// What the global lock guards.
+pub(crate) struct Sets {
+    pub(crate) values: Values,
+    pub(crate) cache: Cache,
+    pub(crate) nodes: Nodes,
+    /// Ended connections whose endings are remembered, oldest first.
+    endings: VecDeque<Arc<Connection>>,
+    /// Why no connection is made any more.
+    closed: Option<Status>,
+}
+
+impl Manager {
+    pub(crate) fn new(id: ManagerId, values: Values, registry: Arc<Registry>) -> Arc<Manager> {
+        Arc::new(Manager {
+            id,
+            registry,
+            events: Arc::new(Events::new(values.count(Key::MaxEvents))),
+            send_timeout_ms: AtomicU64::new(values.get(Key::SendTimeoutMs).unsigned_abs()),
+            sets: Mutex::new(Sets {
+                values,
+                cache: Cache::default(),
+                nodes: Nodes::new(),
+                endings: VecDeque::new(),
+                closed: None,
+            }),
+            fenced: Condvar::new(),
+            gone: (Mutex::new(()), Condvar::new()),
+        })
+    }
+
+    /// Its id.
+    pub fn id(&self) -> ManagerId {
+        self.id
+    }
+
+    pub(crate) fn events(&self) -> &Arc<Events> {
+        &self.events
+    }
+
+    /// The configured `send_timeout_ms`.
+    pub(crate) fn send_timeout(&self) -> Duration {
+        Duration::from_millis(self.send_timeout_ms.load(Ordering::Relaxed))
+    }
+
+    /// The global lock, for who only looks on.
+    pub(crate) fn try_sets(&self) -> Option<MutexGuard<'_, Sets>> {
+        self.sets.try_lock()
+    }
+
+    pub(crate) fn sets(&self) -> MutexGuard<'_, Sets> {
+        self.sets.lock()
+    }
+
+    /// The lock, if the manager still takes changes.
+    fn open_sets(&self) -> Result<MutexGuard<'_, Sets>> {
+        let sets = self.sets.lock();
+        match sets.closed {
+            None => Ok(sets),
+            Some(status) => Err(Error::new(status, format!("manager {} is closed", self.id))),
+        }
+    }
+
+    /// Changes settings: all of them, or none. Live connections keep what they were made with.
+    pub fn configure(&self, options: &Options) -> Result<()> {
+        let process = Process::current()?;
+        if self.id == ManagerId::NONE {
+            options.only(&[Reach::Process, Reach::Manager, Reach::Connection], "kvconn_configure")?;
+        } else {
+            options.only(&[Reach::Manager, Reach::Connection], "kvconn_configure of a manager other than 0")?;
+        }
+        let mut sets = self.open_sets()?;
+        let values = sets.values.with(options)?;
+        process.configure(options)?;
+        self.send_timeout_ms.store(values.get(Key::SendTimeoutMs).unsigned_abs(), Ordering::Relaxed);
+        self.events.set_bound(values.count(Key::MaxEvents));
+        sets.cache.trim(&values);
+        sets.values = values;
+        Ok(())
+    }
+
+    /// The event descriptor: readable while an event waits. It belongs to the manager.
+    pub fn event_fd(&self) -> Result<RawFd> {
+        self.events.fd().map_err(|e| {
+            Error::limit(format!("no descriptor for events: {e}; raise RLIMIT_NOFILE"))
+                .errno(e.raw_os_error().unwrap_or(0))
+        })
+    }
+
+    /// The oldest event that waits, or the next within the timeout; kind NONE when there is none.
+    pub fn next_event(&self, timeout: Timeout) -> Result<Event> {
+        let deadline = Instant::now() + timeout.or(self.send_timeout());
+        Ok(self.events.next(deadline).unwrap_or_else(|| Event::new(EventKind::None, "")))
+    }
+
+    /// The handshake of a connection has succeeded.
+    pub(crate) fn ready(&self, conn: &Arc<Connection>) {
+        let mut sets = self.sets.lock();
+        let mut life = conn.lock();
+        if life.ready() {
+            life.wake_head();
+            drop(life);
+            sets.nodes.endpoint_ready(conn.endpoint());
+        }
+    }
+
+    /// Ends one connection, if it has not ended.
+    pub(crate) fn end(&self, conn: &Arc<Connection>, end: End) {
+        let mut woken = Vec::new();
+        let mut sets = self.sets.lock();
+        let lost = self.end_locked(&mut sets, conn, end, &mut woken);
+        if lost {
+            let policy = sets.values.node_loss();
+            for node in sets.nodes.endpoint_lost(conn.endpoint(), policy) {
+                let reason = format!("node_loss: {} was lost", conn.endpoint());
+                if let Ok(failure) = self.fail_node(&mut sets, node, &reason, &mut woken) {
+                    sets.nodes.leave_failure(failure);
+                }
+            }
+        }
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::ring);
+    }
+
+    /// The same under the global lock. True when it was READY and its peer is gone.
+    fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, woken: &mut Vec<Wakeups>) -> bool {
+        self.end_together(sets, std::slice::from_ref(conn), end, woken)
+            .first()
+            .is_some_and(|(_, finished)| finished.ending == crate::connection::Ending::PeerLost)
+    }
+
+    /// Ends several connections in one step: all of their locks are held when the first is marked, so that no call
+    /// finds one ended and another not. Returns those that had not ended before.
+    fn end_together(
+        &self,
+        sets: &mut Sets,
+        conns: &[Arc<Connection>],
+        end: End,
+        woken: &mut Vec<Wakeups>,
+    ) -> Vec<(Arc<Connection>, Finished)> {
+        let mut conns: Vec<_> = conns.iter().collect();
+        conns.sort_by_key(|conn| conn.id()); // the order of locks
+        let lives: Vec<_> = conns.iter().map(|conn| conn.lock()).collect();
+        let mut marked = Vec::with_capacity(lives.len());
+        for (conn, mut life) in conns.into_iter().zip(lives) {
+            if let Some(finished) = conn.finish(&mut life, end.clone()) {
+                marked.push((conn.clone(), finished, life));
+            }
+        }
+        let mut ended = Vec::with_capacity(marked.len());
+        for (conn, finished, life) in marked {
+            woken.push(life.close());
+            sets.cache.ended(&conn, finished, &sets.values, (end.os_errno, &end.message));
+            sets.endings.push_back(conn.clone());
+            ended.push((conn, finished));
+        }
+        sets.cache.trim(&sets.values);
+        while sets.endings.len() > REMEMBERED_ENDINGS {
+            if let Some(oldest) = sets.endings.pop_front() {
+                self.registry.remove(oldest.id());
+            }
+        }
+        ended
+    }
+
+    /// Ends all connections, fences every endpoint and forgets the nodes; then waits until libzmq has sent what was
+    /// accepted, at most for the time given. TIMEOUT: something may not have been sent.
+    pub fn disconnect_all(&self, flush: Timeout) -> Result<()> {
+        let flush = flush.or(self.send_timeout());
+        let deadline = Instant::now() + flush;
+        let sets = self.open_sets()?;
+        let end = End::new(Happening::Disconnect, "disconnected by kvconn_disconnect_all").linger(flush);
+        let ended = self.end_all(sets, end, true);
+        self.wait_gone(&ended, deadline)
+    }
+
+    /// `kvconn_shutdown`: as `disconnect_all`, and for good. Does not wait.
+    pub(crate) fn shut_down(&self, flush: Duration) {
+        let mut sets = self.sets.lock();
+        sets.closed = Some(Status::Shutdown);
+        self.end_all(sets, End::new(Happening::Shutdown, "kvconn_shutdown was called").linger(flush), true);
+        self.events.close();
+    }
+
+    /// `kvconn_manager_destroy`: ends all, forgets all.
+    pub(crate) fn destroy(&self, deadline: Instant) -> Result<()> {
+        let mut sets = self.sets.lock();
+        sets.closed = Some(Status::Stale);
+        let end = End::new(Happening::Disconnect, "disconnected by kvconn_manager_destroy");
+        let ended = self.end_all(sets, end, false);
+        self.events.close();
+        for ended in std::mem::take(&mut self.sets.lock().endings) {
+            self.registry.remove(ended.id());
+        }
+        self.wait_gone(&ended, deadline)
+    }
+
+    fn end_all(&self, mut sets: MutexGuard<'_, Sets>, end: End, fence: bool) -> Vec<Arc<Connection>> {
+        let mut woken = Vec::new();
+        let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
+        let ended = self.end_together(&mut sets, &conns, end, &mut woken);
+        let mut endpoints = sets.nodes.forget_all();
+        for endpoint in &endpoints {
+            sets.cache.disowned(endpoint);
+        }
+        if fence {
+            endpoints.extend(conns.iter().map(|conn| conn.endpoint().clone()));
+            self.fence(&mut sets, &endpoints, "kvconn_disconnect_all");
+        }
+        drop(sets);
+        self.fenced.notify_all();
+        woken.into_iter().for_each(Wakeups::ring);
+        ended.into_iter().map(|(conn, _)| conn).collect()
+    }
+
+    fn fence(&self, sets: &mut Sets, endpoints: &[Endpoint], by: &'static str) {
+        for endpoint in endpoints {
+            sets.cache.fence(endpoint, Fence::Disconnected { by, at: Instant::now() });
+        }
+        sets.cache.trim(&sets.values);
+        self.fenced.notify_all();
+    }
+
+    /// libzmq has given up a connection.
+    pub(crate) fn connection_gone(&self) {
+        let _pulse = self.gone.0.lock();
+        self.gone.1.notify_all();
+    }
+
+    fn wait_gone(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+        let mut pulse = self.gone.0.lock();
+        loop {
+            let left = conns.iter().filter(|conn| !conn.is_gone()).count();
+            if left == 0 {
+                return Ok(());
+            }
+            if self.gone.1.wait_until(&mut pulse, deadline).timed_out() {
+                let left = conns.iter().filter(|conn| !conn.is_gone()).count();
+                return match left {
+                    0 => Ok(()),
+                    _ => Err(Error::new(Status::Timeout, format!("{left} connections are still being closed"))),
+                };
+            }
+        }
+    }
+
+    /// Whether everything that was ended is given up, at the latest then.
+    pub(crate) fn wait_closed(&self, deadline: Instant) -> Result<()> {
+        let conns: Vec<_> = self.sets.lock().endings.iter().cloned().collect();
+        self.wait_gone(&conns, deadline)
+    }
+}

@@ -1,0 +1,39 @@
+//! A whole multipart message, copied and ready to be handed to libzmq.
+
+use smallvec::SmallVec;
+
+use crate::error::{Error, Result};
+use crate::libzmq::Frame;
+
+/// The most frames one message takes. Far above any control message; it keeps an absurd count from being an
+/// allocation.
+pub const MAX_FRAMES: usize = 65_536;
+
+/// A message of one or more frames. It is accepted whole or not at all.
+pub struct Message {
+    // Control messages have about ten frames: those need no allocation of the list.
+    frames: SmallVec<[Frame; 12]>,
+}
+
+impl Message {
+    /// Copies the frames. INVALID for none or more than [`MAX_FRAMES`], LIMIT when memory cannot be had.
+    pub fn from_frames<'a>(frames: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Message> {
+        if frames.len() == 0 {
+            return Err(Error::invalid("a message has at least one frame; frame_count is 0"));
+        }
+        if frames.len() > MAX_FRAMES {
+            return Err(Error::invalid(format!("frame_count is {}; at most {MAX_FRAMES}", frames.len())));
+        }
+        let mut copied = SmallVec::with_capacity(frames.len());
+        for bytes in frames {
+            copied.push(Frame::copy_of(bytes).map_err(|_| {
+                Error::limit(format!("no memory for a frame of {} bytes", bytes.len())).errno(libc::ENOMEM)
+            })?);
+        }
+        Ok(Message { frames: copied })
+    }
+
+    pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {
+        &mut self.frames
+    }
+}

@@ -1,0 +1,240 @@
+//! What the process has one of: libzmq's context, the watcher, the budget of descriptors, the tables of ids.
+//!
+//! Made at first use and never unmade: libzmq's threads live as long as the process. A forked child gets a fresh
+//! one and leaves its parent's alone, untouched and unfreed.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use once_cell::sync::OnceCell;
+use parking_lot::{Mutex, RwLock};
+
+use crate::budget::Budget;
+use crate::connection::Connection;
+use crate::error::{Error, Result, Status};
+use crate::fork;
+use crate::ids::{ConnId, ManagerId, NodeId};
+use crate::libzmq::Context;
+use crate::manager::{Manager, Timeout};
+use crate::options::{Key, Options, Reach, SETTINGS, Values};
+use crate::registry::Registry;
+use crate::resolve::Resolver;
+use crate::watcher::Watcher;
+use crate::{context, log};
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The process-wide part of kvconn.
+pub struct Process {
+    pid: u32,
+    budget: Budget,
+    resolver: Resolver,
+    /// What needs threads: made with the first connection.
+    engine: OnceCell<Engine>,
+    /// `io_threads`, until the engine is made.
+    io_threads: Mutex<i32>,
+    /// Defaults, with the environment's.
+    values: Values,
+    managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
+    registry: Arc<Registry>,
+    shut: AtomicBool,
+}
+
+/// libzmq and the thread that listens to it.
+pub(crate) struct Engine {
+    pub(crate) context: Context,
+    pub(crate) watcher: Watcher,
+}
+
+impl Process {
+    /// This process's. INVALID when an environment variable cannot be used, SHUTDOWN after `kvconn_shutdown`.
+    pub fn current() -> Result<&'static Process> {
+        // The mark first: it is set after CURRENT, so whoever sees it sees the process it was set for.
+        if !fork::is_marked() {
+            Process::begin()?;
+        }
+        // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
+        let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
+        if process.shut.load(Ordering::Acquire) {
+            return Err(Error::new(Status::Shutdown, "kvconn_shutdown was called in this process"));
+        }
+        Ok(process)
+    }
+
+    fn begin() -> Result<()> {
+        let old = CURRENT.load(Ordering::Acquire);
+        // SAFETY: null, or a leaked box that is never freed.
+        let begun = unsafe { old.as_ref() }.is_some_and(|process| process.pid == std::process::id());
+        if !begun {
+            if old.is_null() {
+                log::from_environment()?;
+            } else {
+                // Forked: the parent's threads are not here.
+                log::reset_after_fork();
+            }
+            let fresh = Box::into_raw(Box::new(Process::new()?));
+            if CURRENT.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: another thread was first; nobody has seen ours.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+        fork::mark();
+        Ok(())
+    }
+
+    fn new() -> Result<Process> {
+        let values = Values::from_environment(|name| std::env::var(name).ok())?;
+        let budget = Budget::new();
+        budget.set_limit(values.count(Key::MaxDescriptors));
+        let registry = Arc::new(Registry::new());
+        let default = Manager::new(ManagerId::NONE, values.clone(), registry.clone());
+        Ok(Process {
+            pid: std::process::id(),
+            budget,
+            resolver: Resolver::new(),
+            engine: OnceCell::new(),
+            io_threads: Mutex::new(values.get(Key::IoThreads) as i32),
+            values,
+            managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
+            registry,
+            shut: AtomicBool::new(false),
+        })
+    }
+
+    /// libzmq's context and the watcher; made at the first call, LIMIT when there is no room for them.
+    pub(crate) fn engine(&'static self) -> Result<&'static Engine> {
+        self.engine.get_or_try_init(|| {
+            let context = context::create(*self.io_threads.lock())?;
+            let watcher = Watcher::start(self)?;
+            Ok(Engine { context, watcher })
+        })
+    }
+
+    pub(crate) fn budget(&'static self) -> &'static Budget {
+        &self.budget
+    }
+
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
+    }
+
+    /// A manager by its id. STALE.
+    pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
+        self.managers.read().get(&id).cloned().ok_or_else(|| {
+            Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
+        })
+    }
+
+    /// All managers, the default one first.
+    pub(crate) fn managers(&self) -> Vec<Arc<Manager>> {
+        let mut all: Vec<_> = self.managers.read().values().cloned().collect();
+        all.sort_by_key(|manager| manager.id());
+        all
+    }
+
+    /// The same, or nothing when somebody holds the table.
+    pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
+        Some(self.managers.try_read()?.values().cloned().collect())
+    }
+
+    /// A connection by its id, live or ended and remembered. STALE.
+    pub fn connection(&self, id: ConnId) -> Result<Arc<Connection>> {
+        self.registry.find(id).ok_or_else(|| {
+            let text = if id == ConnId::NONE {
+                "connection 0 is none".to_owned()
+            } else {
+                format!("connection {id} is not known (any more), or belongs to another process")
+            };
+            Error::new(Status::Stale, text).about(id)
+        })
+    }
+
+    pub(crate) fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    /// The manager that knows this life of a node. STALE.
+    pub fn node(&self, id: NodeId) -> Result<Arc<Manager>> {
+        self.managers().into_iter().find(|manager| manager.knows_node(id)).ok_or_else(|| {
+            let text = if id == NodeId::NONE {
+                "node 0 is none".to_owned()
+            } else {
+                format!("node {id} is not known (any more), or belongs to another process")
+            };
+            Error::new(Status::Stale, text)
+        })
+    }
+
+    /// A new manager, with the environment's defaults and these options.
+    pub fn create_manager(&self, options: Option<&Options>) -> Result<ManagerId> {
+        /// Each has an event queue and a default number of everything: a bound for loops that forget to destroy.
+        const MAX_MANAGERS: usize = 1024;
+        let mut values = self.values.clone();
+        if let Some(options) = options {
+            options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
+            values = values.with(options)?;
+        }
+        let mut managers = self.managers.write();
+        if managers.len() > MAX_MANAGERS {
+            return Err(Error::limit(format!("{MAX_MANAGERS} managers exist, the most there may be")));
+        }
+        let id = ManagerId::fresh();
+        managers.insert(id, Manager::new(id, values, self.registry.clone()));
+        Ok(id)
+    }
+
+    /// Ends a manager: its connections as DISCONNECTED, its ids become STALE. Waits until libzmq has given the
+    /// sockets up; TIMEOUT when that takes longer, which harms nothing.
+    pub fn destroy_manager(&self, id: ManagerId, timeout: Timeout) -> Result<()> {
+        if id == ManagerId::NONE {
+            return Err(Error::invalid("the default manager 0 cannot be destroyed"));
+        }
+        let manager = self.manager(id)?;
+        // Of two that destroy it, one does.
+        if self.managers.write().remove(&id).is_none() {
+            return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
+        }
+        let deadline = Instant::now() + timeout.or(manager.send_timeout());
+        manager.destroy(deadline)
+    }
+
+    /// Applies the settings of the process among these options. CONFLICT when it is too late for one.
+    pub(crate) fn configure(&self, options: &Options) -> Result<()> {
+        for (setting, value) in options.given() {
+            match setting.key {
+                Key::IoThreads => {
+                    let mut io_threads = self.io_threads.lock();
+                    if self.engine.get().is_some() && i64::from(*io_threads) != value {
+                        return Err(Error::new(
+                            Status::Conflict,
+                            format!("io_threads is {io_threads} and fixed since the first connection"),
+                        ));
+                    }
+                    *io_threads = value as i32;
+                }
+                Key::MaxDescriptors => self.budget.set_limit(value as usize),
+                _ => debug_assert!(SETTINGS[setting.key as usize].reach != Reach::Process),
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends everything in this process, for good: connections are flushed as by `kvconn_disconnect_all`, and every
+    /// later call gets SHUTDOWN. The threads stay, idle, until the process exits.
+    pub fn shutdown(&self, flush: Timeout) -> Result<()> {
+        let managers = self.managers();
+        let flush = flush.or(managers.first().map_or(Duration::ZERO, |default| default.send_timeout()));
+        let deadline = Instant::now() + flush;
+        self.shut.store(true, Ordering::Release);
+        for manager in &managers {
+            manager.shut_down(flush);
+        }
+        let mut result = Ok(());
+        for manager in &managers {
+            result = result.and(manager.wait_closed(deadline));
+        }
+        result
+    }
+}
