@@ -8,6 +8,7 @@
 
 mod budget;
 mod cache;
+pub mod capi;
 mod clock;
 pub mod connection;
 mod context;

@@ -116,6 +116,11 @@ impl Process {
         &self.budget
     }
 
+    /// Descriptors set aside for connections, closing ones included.
+    pub(crate) fn descriptors_in_use(&self) -> usize {
+        self.budget.in_use()
+    }
+
     pub(crate) fn resolver(&self) -> &Resolver {
         &self.resolver
     }
