@@ -5,6 +5,7 @@
 //! peer is up in a few milliseconds, is a real process that can be stopped and killed, and needs nothing installed.
 #![allow(dead_code, unused_imports)]
 
+pub mod engine;
 pub mod namespace;
 pub mod own_process;
 pub mod peer;
@@ -13,6 +14,7 @@ pub mod probe;
 pub mod process;
 pub mod wrong_peer;
 
+pub use engine::Engine;
 pub use namespace::Namespace;
 pub use own_process::{OwnProcess, test_path};
 pub use peer::{Message, Peer, PeerOptions, Received};

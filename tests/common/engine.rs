@@ -1,0 +1,245 @@
+//! The engine's side of a test: a manager of its own, driven through the core's API.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use kvconn::connection::{Connection, ConnectionInfo, ConnectionState};
+use kvconn::error::{Error, Result, Status};
+use kvconn::events::{Event, EventKind};
+use kvconn::ids::{ConnId, ManagerId, NodeId};
+use kvconn::manager::{Manager, Timeout};
+use kvconn::message::Message;
+use kvconn::options::Options;
+use kvconn::process::Process;
+
+use super::{ms, wait_until};
+
+/// How long a connection to a healthy peer on this machine may take to be READY, on a loaded machine.
+pub const READY_LIMIT: Duration = Duration::from_secs(10);
+
+/// A manager of its own; dropping it destroys the manager and everything in it. `Deref`s to the manager.
+pub struct Engine {
+    manager: Arc<Manager>,
+}
+
+impl std::ops::Deref for Engine {
+    type Target = Arc<Manager>;
+
+    fn deref(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+}
+
+impl Engine {
+    /// A manager with the defaults.
+    #[track_caller]
+    pub fn new() -> Engine {
+        Engine::with(&[])
+    }
+
+    /// A manager with these options, of managers or of connections.
+    #[track_caller]
+    pub fn with(settings: &[(&str, &str)]) -> Engine {
+        let process = Process::current().expect("a process");
+        let id = process.create_manager(Some(&options(settings))).expect("a manager");
+        Engine { manager: process.manager(id).expect("the manager just made") }
+    }
+
+    pub fn manager(&self) -> &Arc<Manager> {
+        &self.manager
+    }
+
+    pub fn id(&self) -> ManagerId {
+        self.manager.id()
+    }
+
+    /// Connects and waits until it is READY.
+    #[track_caller]
+    pub fn ready(&self, endpoint: &str) -> Arc<Connection> {
+        self.try_ready(endpoint, &[]).unwrap_or_else(|error| panic!("connecting {endpoint}: {error:?}"))
+    }
+
+    /// The same with options.
+    #[track_caller]
+    pub fn ready_with(&self, endpoint: &str, settings: &[(&str, &str)]) -> Arc<Connection> {
+        self.try_ready(endpoint, settings).unwrap_or_else(|error| panic!("connecting {endpoint}: {error:?}"))
+    }
+
+    fn try_ready(&self, endpoint: &str, settings: &[(&str, &str)]) -> Result<Arc<Connection>> {
+        let options = (!settings.is_empty()).then(|| options(settings));
+        self.manager.connect(endpoint, options.as_ref(), after(READY_LIMIT)).map(connection)
+    }
+
+    /// `kvconn_connect` without options, as it is.
+    pub fn connect(&self, endpoint: &str, wait: Duration) -> Result<ConnId> {
+        self.manager.connect(endpoint, None, after(wait))
+    }
+
+    /// The same with options.
+    pub fn connect_with(&self, endpoint: &str, settings: &[(&str, &str)], wait: Duration) -> Result<ConnId> {
+        self.manager.connect(endpoint, Some(&options(settings)), after(wait))
+    }
+
+    /// Dials without waiting.
+    #[track_caller]
+    pub fn lazy(&self, endpoint: &str) -> Arc<Connection> {
+        let id = self.connect(endpoint, Duration::ZERO);
+        connection(id.unwrap_or_else(|error| panic!("connecting {endpoint}: {error:?}")))
+    }
+
+    /// Sends on this connection; the sequence.
+    pub fn send(&self, conn: &Arc<Connection>, frames: &[&[u8]], timeout: Duration) -> Result<u64> {
+        send(conn, frames, timeout)
+    }
+
+    /// `kvconn_send_to`.
+    pub fn send_to(&self, endpoint: &str, frames: &[&[u8]], timeout: Duration) -> Result<(ConnId, u64)> {
+        self.manager.send_to(endpoint, &mut || message(frames), after(timeout))
+    }
+
+    /// Opens a node (a new life when it has none) and registers these endpoints.
+    #[track_caller]
+    pub fn node(&self, name: &str, endpoints: &[&str]) -> NodeId {
+        let (node, _) = self.manager.node_open(name).unwrap_or_else(|error| panic!("opening {name}: {error:?}"));
+        let added = self.manager.node_add_endpoints(node, endpoints, None);
+        added.unwrap_or_else(|error| panic!("registering {endpoints:?} with {name}: {error:?}"));
+        node
+    }
+
+    /// The events that wait, all of them.
+    pub fn events(&self) -> Vec<Event> {
+        let next = || self.manager.next_event(after(Duration::ZERO)).expect("an event or none");
+        std::iter::from_fn(|| Some(next()).filter(|event| event.kind != EventKind::None)).collect()
+    }
+
+    /// Those of this kind among the events that wait; the others are gone too.
+    pub fn events_of(&self, kind: EventKind) -> Vec<Event> {
+        self.events().into_iter().filter(|event| event.kind == kind).collect()
+    }
+
+    /// Reads events until one of this kind comes; panics with what came instead after `deadline`.
+    #[track_caller]
+    pub fn expect_event(&self, kind: EventKind, deadline: Duration) -> Event {
+        let begun = Instant::now();
+        let mut others = Vec::new();
+        loop {
+            let left = deadline.saturating_sub(begun.elapsed());
+            let event = self.manager.next_event(after(left)).expect("an event or none");
+            if event.kind == kind {
+                return event;
+            }
+            let over = event.kind == EventKind::None && begun.elapsed() >= deadline;
+            assert!(!over, "waited {deadline:?} in vain for an event {kind:?}; there were {others:?}");
+            if event.kind != EventKind::None {
+                others.push((event.kind, event.conn));
+            }
+        }
+    }
+
+    /// Sends small messages without waiting until the queue is full; how many went. The peer must have been stopped.
+    #[track_caller]
+    pub fn fill(&self, conn: &Arc<Connection>, frame: &[u8]) -> u64 {
+        let begun = Instant::now();
+        let mut accepted = 0;
+        // The I/O thread goes on moving messages to the kernel for a while: full is when nothing fits for 100 ms.
+        let mut full_since = None;
+        loop {
+            assert!(begun.elapsed() < Duration::from_secs(20), "{accepted} messages and the queue is not full");
+            match send(conn, &[frame], Duration::ZERO) {
+                Ok(_) => {
+                    accepted += 1;
+                    full_since = None;
+                }
+                Err(error) => {
+                    assert_eq!(error.status, Status::Timeout, "filling the queue: {error:?}");
+                    if full_since.get_or_insert_with(Instant::now).elapsed() > ms(100) {
+                        return accepted;
+                    }
+                    std::thread::sleep(ms(1));
+                }
+            }
+        }
+    }
+}
+
+impl Default for Engine {
+    fn default() -> Engine {
+        Engine::new()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        if let Ok(process) = Process::current() {
+            // TIMEOUT harms nothing.
+            process.destroy_manager(self.manager.id(), after(Duration::from_secs(2))).ok();
+        }
+    }
+}
+
+/// Options from their names and values.
+#[track_caller]
+pub fn options(settings: &[(&str, &str)]) -> Options {
+    let mut options = Options::default();
+    for (name, value) in settings {
+        options.set(name, value).unwrap_or_else(|error| panic!("option {name}={value}: {error:?}"));
+    }
+    options
+}
+
+/// A caller's timeout.
+pub fn after(time: Duration) -> Timeout {
+    Timeout::After(time)
+}
+
+/// A connection by its id; it is live, or its end is remembered.
+#[track_caller]
+pub fn connection(id: ConnId) -> Arc<Connection> {
+    let found = Process::current().and_then(|process| process.connection(id));
+    found.unwrap_or_else(|error| panic!("connection {id}: {error:?}"))
+}
+
+/// The frames as a message, copied.
+pub fn message(frames: &[&[u8]]) -> Result<Message> {
+    Message::from_frames(frames.iter().copied())
+}
+
+/// Sends on this connection; the sequence.
+pub fn send(conn: &Arc<Connection>, frames: &[&[u8]], timeout: Duration) -> Result<u64> {
+    conn.send(&mut || message(frames), after(timeout))
+}
+
+/// The status of a result: OK, or its error's.
+pub fn status_of<T>(result: &Result<T>) -> Status {
+    result.as_ref().err().map_or(Status::Ok, |error| error.status)
+}
+
+/// The error of a result that must be one, with this status.
+#[track_caller]
+pub fn refused<T: std::fmt::Debug>(result: Result<T>, status: Status) -> Error {
+    let error = result.expect_err("a call that must fail");
+    assert_eq!(error.status, status, "{error:?}");
+    error
+}
+
+/// Waits until the connection is over; how it is then.
+#[track_caller]
+pub fn wait_ended(conn: &Arc<Connection>, deadline: Duration) -> ConnectionInfo {
+    let what = format!("connection {} to {} is over", conn.id(), conn.endpoint());
+    wait_until(&what, deadline, || conn.info().state == ConnectionState::Ended);
+    conn.info()
+}
+
+/// Waits until that many threads wait in a send on the connection.
+#[track_caller]
+pub fn wait_waiting(conn: &Arc<Connection>, threads: u32, deadline: Duration) {
+    let what = format!("{threads} threads wait in a send to {}", conn.endpoint());
+    wait_until(&what, deadline, || conn.info().waiting >= threads);
+}
+
+/// The text of the only frame of a message.
+#[track_caller]
+pub fn text(message: &[Vec<u8>]) -> String {
+    assert_eq!(message.len(), 1, "a message of one frame");
+    String::from_utf8_lossy(&message[0]).into_owned()
+}
