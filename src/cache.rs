@@ -240,7 +240,11 @@ impl Cache {
         let place = (!entry.in_use()).then(|| entry.fence.is_some());
         if entry.remembered.map(|(fenced, _)| fenced) != place {
             if let Some((fenced, stamp)) = entry.remembered.take() {
-                if fenced { self.fenced.remove(&stamp) } else { self.known.remove(&stamp) };
+                if fenced {
+                    self.fenced.remove(&stamp)
+                } else {
+                    self.known.remove(&stamp)
+                };
             }
             if let Some(fenced) = place {
                 self.clock += 1;

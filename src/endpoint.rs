@@ -87,15 +87,10 @@ impl Endpoint {
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
         if text.len() > MAX_ENDPOINT {
             let length = text.len();
-            return refuse(format!(
-                "the endpoint is {length} bytes long: write at most {MAX_ENDPOINT}"
-            ));
+            return refuse(format!("the endpoint is {length} bytes long: write at most {MAX_ENDPOINT}"));
         }
         if text.contains(char::is_control) {
-            return refuse(format!(
-                "{} contains a control character: leave it out",
-                quote(text)
-            ));
+            return refuse(format!("{} contains a control character: leave it out", quote(text)));
         }
         let target = if let Some(rest) = text.strip_prefix("tcp://") {
             parse_tcp(rest)?
@@ -105,9 +100,7 @@ impl Endpoint {
             return refuse_scheme(text);
         };
         let text = target.to_string();
-        Ok(Endpoint {
-            parts: Arc::new(Parts { text, target }),
-        })
+        Ok(Endpoint { parts: Arc::new(Parts { text, target }) })
     }
 
     /// The canonical text, such as `tcp://10.0.0.1:899`, `tcp://[fe80::1%2]:5555` or
@@ -200,10 +193,7 @@ fn refuse<T>(text: String) -> Result<T, EndpointError> {
 /// Says what is wrong with a text that begins neither with `tcp://` nor with `ipc://`.
 fn refuse_scheme<T>(text: &str) -> Result<T, EndpointError> {
     let Some((scheme, _)) = text.split_once("://") else {
-        return refuse(format!(
-            "{} has no scheme: write tcp://host:port or ipc://path",
-            quote(text)
-        ));
+        return refuse(format!("{} has no scheme: write tcp://host:port or ipc://path", quote(text)));
     };
     let known = scheme.trim().to_ascii_lowercase();
     if known == "tcp" || known == "ipc" {
@@ -212,10 +202,7 @@ fn refuse_scheme<T>(text: &str) -> Result<T, EndpointError> {
             quote(scheme)
         ));
     }
-    refuse(format!(
-        "the scheme {} is not supported: write tcp://host:port or ipc://path",
-        quote(scheme)
-    ))
+    refuse(format!("the scheme {} is not supported: write tcp://host:port or ipc://path", quote(scheme)))
 }
 
 /// Characters that some take for part of a TCP endpoint, and what they are not.
@@ -237,10 +224,7 @@ fn parse_tcp(rest: &str) -> Result<Target, EndpointError> {
     }
     if let Some(bracketed) = rest.strip_prefix('[') {
         let Some((host, port)) = bracketed.split_once(']') else {
-            return refuse(format!(
-                "{} has no closing bracket: write tcp://[address]:port",
-                quote(rest)
-            ));
+            return refuse(format!("{} has no closing bracket: write tcp://[address]:port", quote(rest)));
         };
         let (ip, zone) = parse_ipv6(host)?;
         let ip = dialable(ip.to_canonical())?;
@@ -271,17 +255,14 @@ fn parse_port(text: &str) -> Result<u16, EndpointError> {
     let Some(port) = text.strip_prefix(':') else {
         return match text {
             "" => refuse("the port is missing: write tcp://host:port".to_owned()),
-            _ => refuse(format!(
-                "{} stands between the address and its port: write tcp://[address]:port",
-                quote(text)
-            )),
+            _ => refuse(format!("{} stands between the address and its port: write tcp://[address]:port", quote(text))),
         };
     };
     match port {
         "" => refuse("the port is empty: write a number from 1 to 65535".to_owned()),
-        "0" | "*" => refuse(format!(
-            "port {port} cannot be dialled, it lets a listener choose: write the port it chose"
-        )),
+        "0" | "*" => {
+            refuse(format!("port {port} cannot be dialled, it lets a listener choose: write the port it chose"))
+        }
         _ => match decimal(port) {
             Some(number) => Ok(number),
             None => refuse(format!(
@@ -314,14 +295,13 @@ fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
         (true, Some(zone)) => Ok((ip, parse_zone(zone)?)),
         (false, None) => Ok((ip, 0)),
         // Linux refuses to dial it (EINVAL): the same address may exist behind every interface.
-        (true, None) => refuse(format!(
-            "{ip} is link-local and needs a zone: write the interface to use, as in [{ip}%eth0]"
-        )),
+        (true, None) => {
+            refuse(format!("{ip} is link-local and needs a zone: write the interface to use, as in [{ip}%eth0]"))
+        }
         // The kernel ignores such a zone, so with and without it would be one endpoint.
-        (false, Some(zone)) => refuse(format!(
-            "zone {} does not apply, {ip} is not link-local: leave it out",
-            quote(zone)
-        )),
+        (false, Some(zone)) => {
+            refuse(format!("zone {} does not apply, {ip} is not link-local: leave it out", quote(zone)))
+        }
     }
 }
 
@@ -358,17 +338,13 @@ fn dialable(ip: IpAddr) -> Result<IpAddr, EndpointError> {
         return refuse_wildcard(&ip.to_string());
     }
     if ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
-        return refuse(format!(
-            "{ip} is a multicast or broadcast address: write the address of one peer"
-        ));
+        return refuse(format!("{ip} is a multicast or broadcast address: write the address of one peer"));
     }
     Ok(ip)
 }
 
 fn refuse_wildcard<T>(host: &str) -> Result<T, EndpointError> {
-    refuse(format!(
-        "{host} is an address to listen on, not to dial: write the peer's own address"
-    ))
+    refuse(format!("{host} is an address to listen on, not to dial: write the peer's own address"))
 }
 
 /// Checks a host name and lowers its case.
@@ -390,9 +366,7 @@ fn parse_name(host: &str) -> Result<String, EndpointError> {
     }
     if name.len() > MAX_NAME {
         let length = name.len();
-        return refuse(format!(
-            "the host name is {length} bytes long: write at most {MAX_NAME}"
-        ));
+        return refuse(format!("the host name is {length} bytes long: write at most {MAX_NAME}"));
     }
     for label in name.split('.') {
         check_label(label, host)?;
@@ -416,27 +390,16 @@ fn check_label(label: &str, host: &str) -> Result<(), EndpointError> {
             true => "use letters, digits, '-', '_' and '.'",
             false => "write an international name in its xn-- form",
         };
-        return refuse(format!(
-            "host name {} contains {}: {hint}",
-            quote(host),
-            quote(sign.encode_utf8(&mut [0; 4]))
-        ));
+        return refuse(format!("host name {} contains {}: {hint}", quote(host), quote(sign.encode_utf8(&mut [0; 4]))));
     }
     if label.is_empty() {
         return refuse(format!("host name {} has an empty label", quote(host)));
     }
     if label.len() > MAX_LABEL {
-        return refuse(format!(
-            "host name {} has a label of more than {MAX_LABEL} bytes",
-            quote(host)
-        ));
+        return refuse(format!("host name {} has a label of more than {MAX_LABEL} bytes", quote(host)));
     }
     if label.starts_with('-') || label.ends_with('-') {
-        return refuse(format!(
-            "host name {} has '-' at the edge of the label {}",
-            quote(host),
-            quote(label)
-        ));
+        return refuse(format!("host name {} has '-' at the edge of the label {}", quote(host), quote(label)));
     }
     Ok(())
 }
@@ -447,13 +410,10 @@ fn parse_ipc(path: &str) -> Result<Target, EndpointError> {
         "" => refuse("the ipc path is empty: write ipc:///path or ipc://@name".to_owned()),
         "@" => refuse("the abstract ipc name is empty: write ipc://@name".to_owned()),
         "*" => refuse_wildcard("ipc://*"),
-        _ if path.len() > MAX_IPC => refuse(format!(
-            "the ipc path is {} bytes long: a Unix socket's can have {MAX_IPC}",
-            path.len()
-        )),
-        _ => Ok(Target::Ipc {
-            path: path.to_owned(),
-        }),
+        _ if path.len() > MAX_IPC => {
+            refuse(format!("the ipc path is {} bytes long: a Unix socket's can have {MAX_IPC}", path.len()))
+        }
+        _ => Ok(Target::Ipc { path: path.to_owned() }),
     }
 }
 
@@ -502,30 +462,18 @@ mod tests {
             ("tcp://240.0.0.1:65535", "tcp://240.0.0.1:65535"),
             ("tcp://[::1]:5555", "tcp://[::1]:5555"),
             ("tcp://[0:0::0:0001]:5555", "tcp://[::1]:5555"),
-            (
-                "tcp://[FD00:0:0:1:0:0:0:A]:5555",
-                "tcp://[fd00:0:0:1::a]:5555",
-            ),
+            ("tcp://[FD00:0:0:1:0:0:0:A]:5555", "tcp://[fd00:0:0:1::a]:5555"),
             ("tcp://[fd00::10.0.0.1]:5555", "tcp://[fd00::a00:1]:5555"),
             ("tcp://[::ffff:10.0.0.1]:899", "tcp://10.0.0.1:899"),
             ("tcp://[::FFFF:a00:1]:899", "tcp://10.0.0.1:899"),
             ("tcp://[fe80::1%2]:5555", "tcp://[fe80::1%2]:5555"),
-            (
-                "tcp://[FEBF::1%2147483647]:5555",
-                "tcp://[febf::1%2147483647]:5555",
-            ),
+            ("tcp://[FEBF::1%2147483647]:5555", "tcp://[febf::1%2147483647]:5555"),
             ("tcp://Node-1.Example.COM:80", "tcp://node-1.example.com:80"),
-            (
-                "tcp://node-1.example.com.:80",
-                "tcp://node-1.example.com.:80",
-            ),
+            ("tcp://node-1.example.com.:80", "tcp://node-1.example.com.:80"),
             ("tcp://LOCALHOST:80", "tcp://localhost:80"),
             ("tcp://prefill_0.svc_a:80", "tcp://prefill_0.svc_a:80"),
             ("tcp://_x_:80", "tcp://_x_:80"),
-            (
-                "tcp://xn--bcher-kva.example:80",
-                "tcp://xn--bcher-kva.example:80",
-            ),
+            ("tcp://xn--bcher-kva.example:80", "tcp://xn--bcher-kva.example:80"),
             ("tcp://1a.2:80", "tcp://1a.2:80"),
             ("tcp://0xyz:80", "tcp://0xyz:80"),
             ("tcp://10.0.0.1.example:80", "tcp://10.0.0.1.example:80"),
@@ -548,14 +496,8 @@ mod tests {
             ("", "'' has no scheme: write tcp://host:port or ipc://path"),
             ("10.0.0.1:5555", "'10.0.0.1:5555' has no scheme"),
             ("tcp:/10.0.0.1:5555", "has no scheme"),
-            (
-                "TCP://10.0.0.1:5555",
-                "the scheme 'TCP' must be written tcp, in lower case",
-            ),
-            (
-                " tcp://10.0.0.1:5555",
-                "the scheme ' tcp' must be written tcp",
-            ),
+            ("TCP://10.0.0.1:5555", "the scheme 'TCP' must be written tcp, in lower case"),
+            (" tcp://10.0.0.1:5555", "the scheme ' tcp' must be written tcp"),
             ("Ipc:///tmp/x", "must be written ipc"),
             ("inproc://x", "the scheme 'inproc' is not supported"),
             ("http://host:80", "the scheme 'http' is not supported"),
@@ -582,10 +524,7 @@ mod tests {
             ("tcp://host:*", "port * cannot be dialled"),
             ("tcp://10.0.0.1:0", "port 0 cannot be dialled"),
             ("tcp://[::1]:0", "port 0 cannot be dialled"),
-            (
-                "tcp://host:65536",
-                "port '65536' is not a decimal number from 1 to 65535",
-            ),
+            ("tcp://host:65536", "port '65536' is not a decimal number from 1 to 65535"),
             ("tcp://host:99999", "port '99999' is not"),
             ("tcp://host:18446744073709551617", "is not a decimal number"),
             ("tcp://host:05555", "without sign or leading zeros"),
@@ -595,37 +534,22 @@ mod tests {
             ("tcp://host:5555x", "port '5555x' is not"),
             ("tcp://host:0x50", "port '0x50' is not"),
             ("tcp://host:\u{661}", "is not a decimal number"),
-            (
-                "tcp://[::1]5555",
-                "'5555' stands between the address and its port",
-            ),
+            ("tcp://[::1]5555", "'5555' stands between the address and its port"),
             ("tcp://[::1]]:5555", "']:5555' stands between"),
             // addresses nobody can be dialled at
-            (
-                "tcp://0.0.0.0:5555",
-                "0.0.0.0 is an address to listen on, not to dial",
-            ),
+            ("tcp://0.0.0.0:5555", "0.0.0.0 is an address to listen on, not to dial"),
             ("tcp://*:5555", "* is an address to listen on"),
             ("tcp://*:*", "* is an address to listen on"),
             ("tcp://[::]:5555", ":: is an address to listen on"),
             ("tcp://[0::0]:5555", ":: is an address to listen on"),
-            (
-                "tcp://[::ffff:0.0.0.0]:5555",
-                "0.0.0.0 is an address to listen on",
-            ),
+            ("tcp://[::ffff:0.0.0.0]:5555", "0.0.0.0 is an address to listen on"),
             ("tcp://255.255.255.255:5555", "multicast or broadcast"),
-            (
-                "tcp://[::ffff:255.255.255.255]:5555",
-                "multicast or broadcast",
-            ),
+            ("tcp://[::ffff:255.255.255.255]:5555", "multicast or broadcast"),
             ("tcp://224.0.0.1:5555", "224.0.0.1 is a multicast"),
             ("tcp://239.255.255.255:5555", "multicast"),
             ("tcp://[ff02::1]:5555", "multicast"),
             // IPv4 that is not four decimal numbers
-            (
-                "tcp://127.1:5555",
-                "'127.1' is not an IPv4 address: write four decimal numbers",
-            ),
+            ("tcp://127.1:5555", "'127.1' is not an IPv4 address: write four decimal numbers"),
             ("tcp://2130706433:5555", "is not an IPv4 address"),
             ("tcp://0x7f.1:5555", "is not an IPv4 address"),
             ("tcp://0X7F000001:5555", "is not an IPv4 address"),
@@ -638,38 +562,20 @@ mod tests {
             ("tcp://fe80::1%2:5555", "write an IPv6 address in brackets"),
             ("tcp://host:55:55", "more than one ':'"),
             ("tcp://[::1:5555", "has no closing bracket"),
-            (
-                "tcp://[10.0.0.1]:5555",
-                "'10.0.0.1' in brackets is not an IPv6 address",
-            ),
+            ("tcp://[10.0.0.1]:5555", "'10.0.0.1' in brackets is not an IPv6 address"),
             ("tcp://[localhost]:5555", "'localhost' in brackets is not"),
             ("tcp://[]:5555", "in brackets is not an IPv6 address"),
             ("tcp://[1::2::3]:5555", "is not an IPv6 address"),
             // zone
-            (
-                "tcp://[fe80::1]:5555",
-                "needs a zone: write the interface to use, as in [fe80::1%eth0]",
-            ),
-            (
-                "tcp://[::1%lo]:5555",
-                "zone 'lo' does not apply, ::1 is not link-local",
-            ),
+            ("tcp://[fe80::1]:5555", "needs a zone: write the interface to use, as in [fe80::1%eth0]"),
+            ("tcp://[::1%lo]:5555", "zone 'lo' does not apply, ::1 is not link-local"),
             ("tcp://[::ffff:10.0.0.1%2]:5555", "zone '2' does not apply"),
             ("tcp://[fe80::1%]:5555", "zone '' is not an interface"),
-            (
-                "tcp://[fe80::1%0]:5555",
-                "zone '0' is not the index of an interface",
-            ),
+            ("tcp://[fe80::1%0]:5555", "zone '0' is not the index of an interface"),
             ("tcp://[fe80::1%02]:5555", "zone '02' is not the index"),
             ("tcp://[fe80::1%2147483648]:5555", "is not the index"),
-            (
-                "tcp://[fe80::1%25eth0]:5555",
-                "write %2 or %eth0 (not %25eth0)",
-            ),
-            (
-                "tcp://[fe80::1%no-such-interface]:5555",
-                "is not an interface of this host",
-            ),
+            ("tcp://[fe80::1%25eth0]:5555", "write %2 or %eth0 (not %25eth0)"),
+            ("tcp://[fe80::1%no-such-interface]:5555", "is not an interface of this host"),
             ("tcp://[fe80::1%2%2]:5555", "zone '2%2' is not"),
             // names
             ("tcp://", "the host is missing"),
@@ -680,10 +586,7 @@ mod tests {
             ("tcp://a..:5555", "has an empty label"),
             ("tcp://-a.b:5555", "has '-' at the edge of the label '-a'"),
             ("tcp://a.b-:5555", "has '-' at the edge of the label 'b-'"),
-            (
-                "tcp://a+b:5555",
-                "host name 'a+b' contains '+': use letters",
-            ),
+            ("tcp://a+b:5555", "host name 'a+b' contains '+': use letters"),
             ("tcp://localhost%lo:5555", "contains '%'"),
             ("tcp://127.0.0.1]:5555", "contains ']'"),
             ("tcp://b\u{fc}cher.example:5555", "its xn-- form"),
@@ -705,15 +608,9 @@ mod tests {
         let name = format!("{label}.{label}.{label}.{}", "a".repeat(61));
         assert_eq!(name.len(), MAX_NAME);
         canonical(&format!("tcp://{label}:1"));
-        assert_refused(
-            &format!("tcp://{label}a:1"),
-            "a label of more than 63 bytes",
-        );
+        assert_refused(&format!("tcp://{label}a:1"), "a label of more than 63 bytes");
         canonical(&format!("tcp://{name}:99"));
-        assert_refused(
-            &format!("tcp://{name}a:9"),
-            "254 bytes long: write at most 253",
-        );
+        assert_refused(&format!("tcp://{name}a:9"), "254 bytes long: write at most 253");
         canonical(&format!("tcp://{name}.:9"));
         assert_eq!(canonical(&format!("tcp://{name}:999")).len(), MAX_ENDPOINT);
         let long = "the endpoint is 264 bytes long: write at most 263";
@@ -729,14 +626,7 @@ mod tests {
     #[test]
     fn errors_are_short_even_if_the_part_is_long() {
         for part in ["+", "1", "a", ":", "\u{e9}", "\u{1}", ".", "-"] {
-            for start in [
-                "",
-                "tcp://",
-                "tcp://a:",
-                "tcp://[",
-                "tcp://[fe80::1%",
-                "tcp://[::1]",
-            ] {
+            for start in ["", "tcp://", "tcp://a:", "tcp://[", "tcp://[fe80::1%", "tcp://[::1]"] {
                 check(&format!("{start}{}", part.repeat(120)));
             }
         }
@@ -774,32 +664,15 @@ mod tests {
     #[test]
     fn targets() {
         let target = |text| Endpoint::parse(text).unwrap().target().clone();
-        assert_eq!(
-            target("tcp://10.0.0.1:899"),
-            Target::Address("10.0.0.1:899".parse().unwrap())
-        );
-        assert_eq!(
-            target("tcp://Host.:899"),
-            Target::Name {
-                host: "host.".to_owned(),
-                port: 899
-            }
-        );
-        assert_eq!(
-            target("ipc://@x"),
-            Target::Ipc {
-                path: "@x".to_owned()
-            }
-        );
+        assert_eq!(target("tcp://10.0.0.1:899"), Target::Address("10.0.0.1:899".parse().unwrap()));
+        assert_eq!(target("tcp://Host.:899"), Target::Name { host: "host.".to_owned(), port: 899 });
+        assert_eq!(target("ipc://@x"), Target::Ipc { path: "@x".to_owned() });
     }
 
     #[test]
     fn shown_as_the_canonical_text() {
         let endpoint = Endpoint::parse("tcp://[0::1]:5555").unwrap();
-        assert_eq!(
-            format!("{endpoint} {endpoint:?}"),
-            "tcp://[::1]:5555 tcp://[::1]:5555"
-        );
+        assert_eq!(format!("{endpoint} {endpoint:?}"), "tcp://[::1]:5555 tcp://[::1]:5555");
         assert_eq!(format!("{endpoint:>18}"), "  tcp://[::1]:5555");
     }
 
@@ -807,13 +680,10 @@ mod tests {
     fn addresses() -> impl Strategy<Value = SocketAddr> {
         let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);
         let v6 = (any::<[u16; 8]>(), any::<u16>()).prop_map(SocketAddr::from);
-        let mapped = (any::<[u8; 4]>(), any::<u16>())
-            .prop_map(|(ip, port)| (Ipv4Addr::from(ip).to_ipv6_mapped(), port).into());
-        let sparse = (
-            proptest::array::uniform8(prop_oneof![Just(0), any::<u16>()]),
-            0..3_u16,
-        )
-            .prop_map(SocketAddr::from);
+        let mapped =
+            (any::<[u8; 4]>(), any::<u16>()).prop_map(|(ip, port)| (Ipv4Addr::from(ip).to_ipv6_mapped(), port).into());
+        let sparse =
+            (proptest::array::uniform8(prop_oneof![Just(0), any::<u16>()]), 0..3_u16).prop_map(SocketAddr::from);
         let local = (any::<[u16; 8]>(), any::<u16>(), 0..4_u32).prop_map(|(mut ip, port, zone)| {
             ip[0] = 0xfe00 | (ip[0] & 0xff);
             SocketAddrV6::new(ip.into(), port, 0, zone).into()
@@ -864,10 +734,7 @@ mod tests {
             }
             Err(error) => {
                 let error = error.to_string();
-                assert!(
-                    error.is_ascii() && error.len() <= EndpointError::MAX_TEXT,
-                    "{error}"
-                );
+                assert!(error.is_ascii() && error.len() <= EndpointError::MAX_TEXT, "{error}");
                 assert!(!error.contains(|sign: char| sign.is_control()), "{error:?}");
             }
         }

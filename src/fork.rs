@@ -43,9 +43,7 @@ fn make_page() {
         }
         let wiped = libc::madvise(page, size, libc::MADV_WIPEONFORK) == 0;
         let first = wiped
-            && PAGE
-                .compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire)
-                .is_ok();
+            && PAGE.compare_exchange(std::ptr::null_mut(), page.cast(), Ordering::AcqRel, Ordering::Acquire).is_ok();
         if !first {
             libc::munmap(page, size);
         }

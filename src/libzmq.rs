@@ -77,12 +77,7 @@ impl Socket {
     fn set<T: Copy>(&self, option: u32, value: T) -> io::Result<()> {
         // SAFETY: value and length describe the same live memory; `self` is a live socket.
         check(unsafe {
-            zmq_sys::zmq_setsockopt(
-                self.0.as_ptr(),
-                option as c_int,
-                std::ptr::from_ref(&value).cast(),
-                size_of::<T>(),
-            )
+            zmq_sys::zmq_setsockopt(self.0.as_ptr(), option as c_int, std::ptr::from_ref(&value).cast(), size_of::<T>())
         })
     }
 

@@ -29,8 +29,8 @@ pub use failure::{FailedEndpoint, Failure, Requests};
 /// The longest name of a node, in bytes.
 pub const MAX_NAME: usize = 255;
 
-/// How much of a reason is kept, in bytes: it has to fit in the text of an error, which C sees as 256 bytes.
-const MAX_REASON: usize = 200;
+/// How much of a reason is kept, in bytes.
+const MAX_REASON: usize = 255;
 
 /// What is known about one life of a node.
 #[derive(Clone, Debug)]

@@ -174,9 +174,7 @@ pub enum NodeLoss {
 impl Setting {
     /// Reads a value of this setting.
     fn parse(&self, value: &str) -> Result<i64> {
-        let bad = |expected: String| {
-            Err(Error::invalid(format!("option {}: {value:?} is not {expected}", self.name)))
-        };
+        let bad = |expected: String| Err(Error::invalid(format!("option {}: {value:?} is not {expected}", self.name)));
         match self.kind {
             Kind::Number { min, max, unit } => match value.parse::<i64>() {
                 // Only plain digits, so that one value has one text.
@@ -251,9 +249,9 @@ impl Values {
         for setting in SETTINGS {
             let variable = setting.variable();
             if let Some(text) = lookup(&variable) {
-                values.0[setting.key as usize] = setting.parse(&text).map_err(|e| {
-                    Error::invalid(format!("environment variable {variable}: {}", e.message))
-                })?;
+                values.0[setting.key as usize] = setting
+                    .parse(&text)
+                    .map_err(|e| Error::invalid(format!("environment variable {variable}: {}", e.message)))?;
             }
         }
         values.check()?;
@@ -280,10 +278,7 @@ impl Values {
 
     /// The setting that `options` wants other than it is here, among those of a connection.
     pub fn conflict(&self, options: &Options) -> Option<&'static Setting> {
-        options
-            .given()
-            .find(|(s, v)| s.reach == Reach::Connection && self.get(s.key) != *v)
-            .map(|(s, _)| s)
+        options.given().find(|(s, v)| s.reach == Reach::Connection && self.get(s.key) != *v).map(|(s, _)| s)
     }
 
     /// The plain number.
@@ -333,13 +328,7 @@ pub fn document() -> String {
             Kind::Word(words) => (words.join(", "), words[s.default as usize].into()),
         };
         // Writing to a String cannot fail.
-        let _ = writeln!(
-            out,
-            "| `{}` | {} | {values} | {default} | {} |",
-            s.name,
-            s.reach.name(),
-            s.text
-        );
+        let _ = writeln!(out, "| `{}` | {} | {values} | {default} | {} |", s.name, s.reach.name(), s.text);
     }
     out
 }
@@ -392,8 +381,7 @@ mod tests {
 
     #[test]
     fn the_environment_gives_defaults_and_its_mistakes_are_named() {
-        let values =
-            Values::from_environment(|v| (v == "KVCONN_SEND_TIMEOUT_MS").then(|| "250".into()));
+        let values = Values::from_environment(|v| (v == "KVCONN_SEND_TIMEOUT_MS").then(|| "250".into()));
         assert_eq!(values.unwrap().ms(Key::SendTimeoutMs), Duration::from_millis(250));
         let e = Values::from_environment(|v| (v == "KVCONN_STALL_MS").then(|| "soon".into()));
         assert!(e.unwrap_err().message.contains("KVCONN_STALL_MS"));

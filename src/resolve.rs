@@ -131,17 +131,11 @@ impl Resolver {
 
     /// A resolver that asks `lookup` for the addresses of a name; their ports are of no account.
     pub fn with_lookup(lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
-        let limits = Limits {
-            threads: MAX_THREADS,
-            idle: IDLE,
-        };
+        let limits = Limits { threads: MAX_THREADS, idle: IDLE };
         Resolver::with_limits(limits, lookup)
     }
 
-    fn with_limits(
-        limits: Limits,
-        lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static,
-    ) -> Resolver {
+    fn with_limits(limits: Limits, lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
         Resolver {
             shared: Arc::new(Shared {
                 limits,
@@ -222,8 +216,7 @@ fn work(shared: &Shared) {
 /// Looks `host` up and tells everybody who asked until then.
 fn answer(shared: &Shared, host: &str) {
     // Whatever happens in a call that is not ours, those who wait must hear of it.
-    let found = guarded(|| (shared.lookup)(host))
-        .unwrap_or_else(|| Err(ResolveError::from_code(libc::EAI_FAIL)));
+    let found = guarded(|| (shared.lookup)(host)).unwrap_or_else(|| Err(ResolveError::from_code(libc::EAI_FAIL)));
     let waiting = shared.state.lock().waiting.remove(host);
     for (port, done) in waiting.unwrap_or_default() {
         let resolved = found.clone().map(|found| with_port(found, port));
@@ -262,19 +255,11 @@ impl ResolveError {
     fn from_code(code: i32) -> ResolveError {
         if code == libc::EAI_SYSTEM {
             let error = io::Error::last_os_error();
-            return ResolveError {
-                code,
-                os_errno: error.raw_os_error().unwrap_or_default(),
-                text: error.to_string(),
-            };
+            return ResolveError { code, os_errno: error.raw_os_error().unwrap_or_default(), text: error.to_string() };
         }
         // SAFETY: gai_strerror returns a NUL-terminated string that lives for ever, for any code.
         let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
-        ResolveError {
-            code,
-            os_errno: 0,
-            text: text.to_string_lossy().into_owned(),
-        }
+        ResolveError { code, os_errno: 0, text: text.to_string_lossy().into_owned() }
     }
 }
 
@@ -344,10 +329,7 @@ impl Drop for AddressList {
 /// # Safety
 ///
 /// `address` must be null or point to `length` readable bytes.
-unsafe fn socket_address(
-    address: *const libc::sockaddr,
-    length: libc::socklen_t,
-) -> Option<SocketAddr> {
+unsafe fn socket_address(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
     let holds = |size: usize| !address.is_null() && length as usize >= size;
     if !holds(size_of::<libc::sockaddr>()) {
         return None;
@@ -458,10 +440,7 @@ mod tests {
     #[test]
     fn says_why_a_name_has_no_address() {
         let resolver = Resolver::new();
-        let (absent, invalid) = (
-            resolve(&resolver, "no-such-host.invalid"),
-            resolve(&resolver, "nul\0byte"),
-        );
+        let (absent, invalid) = (resolve(&resolver, "no-such-host.invalid"), resolve(&resolver, "nul\0byte"));
         for receiver in [invalid, absent] {
             let error = receiver.recv_timeout(LONG).unwrap().unwrap_err();
             assert!(error.code != 0 && !error.text.is_empty(), "{error:?}");
@@ -474,14 +453,8 @@ mod tests {
         // SAFETY: errno is this thread's own.
         unsafe { *libc::__errno_location() = libc::EMFILE };
         let error = ResolveError::from_code(libc::EAI_SYSTEM);
-        assert_eq!(
-            (error.code, error.os_errno),
-            (libc::EAI_SYSTEM, libc::EMFILE)
-        );
-        assert_eq!(
-            error.to_string(),
-            io::Error::from_raw_os_error(libc::EMFILE).to_string()
-        );
+        assert_eq!((error.code, error.os_errno), (libc::EAI_SYSTEM, libc::EMFILE));
+        assert_eq!(error.to_string(), io::Error::from_raw_os_error(libc::EMFILE).to_string());
     }
 
     #[test]
@@ -496,15 +469,7 @@ mod tests {
     #[test]
     fn addresses_are_canonical_with_the_port_and_once() {
         let resolver = Resolver::with_lookup(|_| {
-            Ok([
-                "[fd00::1]:1",
-                "10.0.0.1:2",
-                "[::ffff:10.0.0.1]:3",
-                "[fd00::1]:4",
-                "10.0.0.2:5",
-            ]
-            .map(address)
-            .into())
+            Ok(["[fd00::1]:1", "10.0.0.1:2", "[::ffff:10.0.0.1]:3", "[fd00::1]:4", "10.0.0.2:5"].map(address).into())
         });
         assert_eq!(
             found(&resolve(&resolver, "host")),
@@ -542,10 +507,7 @@ mod tests {
 
     #[test]
     fn a_name_that_comes_as_the_thread_ends_is_not_lost() {
-        let limits = Limits {
-            threads: 1,
-            idle: Duration::from_micros(100),
-        };
+        let limits = Limits { threads: 1, idle: Duration::from_micros(100) };
         let resolver = Resolver::with_limits(limits, Server::default().lookup());
         for turn in 0..5000 {
             found(&resolve(&resolver, "host"));
@@ -567,10 +529,7 @@ mod tests {
         server.open();
         drop(sender);
         // The channel ends when the last `done` is gone: none of them was called twice.
-        let ports: Vec<u16> = receiver
-            .iter()
-            .map(|found| found.unwrap()[1].port())
-            .collect();
+        let ports: Vec<u16> = receiver.iter().map(|found| found.unwrap()[1].port()).collect();
         assert_eq!(ports, Vec::from_iter(1..=20));
         assert_eq!(server.asked(), 1);
         found(&resolve(&resolver, "slow"));
@@ -642,17 +601,12 @@ mod tests {
         drop(sender);
         assert_eq!(receiver.iter().count(), 8 * 2000);
         assert!(server.most.load(SeqCst) <= 4);
-        wait_until("the threads are gone", || {
-            resolver.shared.state.lock().threads == 0
-        });
+        wait_until("the threads are gone", || resolver.shared.state.lock().threads == 0);
     }
 
     #[test]
     fn a_thread_serves_many_names_then_ends() {
-        let limits = Limits {
-            threads: 64,
-            idle: 10 * SHORT,
-        };
+        let limits = Limits { threads: 64, idle: 10 * SHORT };
         let resolver = Resolver::with_limits(limits, Server::default().lookup());
         assert_eq!(resolver.shared.state.lock().threads, 0);
         for name in 0..20 {
@@ -666,10 +620,7 @@ mod tests {
 
     #[test]
     fn a_panic_harms_nobody_else() {
-        let limits = Limits {
-            threads: 1,
-            idle: IDLE,
-        };
+        let limits = Limits { threads: 1, idle: IDLE };
         let resolver = Resolver::with_limits(limits, Server::default().lookup());
         let error = resolve(&resolver, "panic").recv_timeout(LONG).unwrap();
         assert_eq!(error, Err(ResolveError::from_code(libc::EAI_FAIL)));
@@ -681,9 +632,7 @@ mod tests {
         let joined = resolve(&resolver, "slow");
         server.open();
         found(&joined);
-        wait_until("its thread lives", || {
-            resolver.shared.state.lock().idle == 1
-        });
+        wait_until("its thread lives", || resolver.shared.state.lock().idle == 1);
         found(&resolve(&resolver, "fast"));
         assert_eq!(resolver.shared.state.lock().threads, 1);
     }
@@ -707,19 +656,13 @@ mod tests {
             sender.send(name).unwrap();
         });
         resolver.resolve("host", 5555, name).unwrap();
-        assert_eq!(
-            receiver.recv_timeout(LONG).unwrap().as_deref(),
-            Some("kvconn-resolve")
-        );
+        assert_eq!(receiver.recv_timeout(LONG).unwrap().as_deref(), Some("kvconn-resolve"));
     }
 
     #[test]
     fn dropping_it_waits_for_nothing_and_loses_nothing() {
         let server = Server::default();
-        let limits = Limits {
-            threads: 1,
-            idle: LONG,
-        };
+        let limits = Limits { threads: 1, idle: LONG };
         let resolver = Resolver::with_limits(limits, server.lookup());
         let shared = Arc::downgrade(&resolver.shared);
         let names = ["slow1", "slow2"].map(|name| resolve(&resolver, name));
@@ -731,9 +674,7 @@ mod tests {
         let resolver = Resolver::with_lookup(server.lookup());
         let shared = Arc::downgrade(&resolver.shared);
         found(&resolve(&resolver, "host"));
-        wait_until("its thread is idle", || {
-            resolver.shared.state.lock().idle == 1
-        });
+        wait_until("its thread is idle", || resolver.shared.state.lock().idle == 1);
         drop(resolver);
         let start = Instant::now();
         wait_until("its idle thread is gone", || shared.upgrade().is_none());
@@ -750,10 +691,7 @@ mod tests {
             ("[::1]:5555", "tcp://[::]:0;[::1]:5555"),
             ("203.0.113.7:5555", "tcp://203.0.113.7:5555"),
             ("[2001:db8::7]:5555", "tcp://[2001:db8::7]:5555"),
-            (
-                "[fe80::dead:beef:1:2%1]:5555",
-                "tcp://[fe80::dead:beef:1:2%1]:5555",
-            ),
+            ("[fe80::dead:beef:1:2%1]:5555", "tcp://[fe80::dead:beef:1:2%1]:5555"),
         ] {
             assert_eq!(dial_text(address(text)), expected);
         }

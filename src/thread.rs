@@ -73,9 +73,7 @@ mod tests {
     /// Every signal a program can block: not SIGKILL and SIGSTOP, nor those the C library keeps.
     fn blockable() -> impl Iterator<Item = i32> {
         let real_time = libc::SIGRTMIN()..=libc::SIGRTMAX();
-        (1..32)
-            .chain(real_time)
-            .filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal))
+        (1..32).chain(real_time).filter(|signal| ![libc::SIGKILL, libc::SIGSTOP].contains(signal))
     }
 
     #[test]
@@ -89,10 +87,7 @@ mod tests {
         });
         let after: Vec<bool> = blockable().map(blocked).collect();
         assert_eq!(before, after, "the maker's mask changed");
-        assert_eq!(
-            receiver.recv().unwrap(),
-            (vec![], Some("kvconn-test".to_owned()))
-        );
+        assert_eq!(receiver.recv().unwrap(), (vec![], Some("kvconn-test".to_owned())));
         thread.unwrap().join().unwrap();
     }
 }

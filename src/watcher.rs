@@ -378,9 +378,8 @@ impl Watch {
 
     /// Goes on to the next address, on a fresh line: libzmq sockets are connected once.
     fn move_on(&mut self, conn: &Arc<Connection>, dial: Dial) {
-        let made = self.process.engine().and_then(|engine| {
-            open_line(&engine.context, self.process.budget(), conn.values())
-        });
+        let made =
+            self.process.engine().and_then(|engine| open_line(&engine.context, self.process.budget(), conn.values()));
         let (id, push, monitor) = match made {
             Ok(line) => line,
             Err(e) => {
@@ -447,9 +446,7 @@ impl Epoll {
             i32::try_from(left.as_millis()).unwrap_or(i32::MAX)
         });
         // SAFETY: room for that many events.
-        let n = unsafe {
-            libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr().cast(), ROOM as i32, timeout)
-        };
+        let n = unsafe { libc::epoll_wait(self.0.as_raw_fd(), events.as_mut_ptr().cast(), ROOM as i32, timeout) };
         ready.clear();
         for event in events.iter().take(usize::try_from(n).unwrap_or(0)) {
             // SAFETY: the kernel has filled the first n.

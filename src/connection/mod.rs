@@ -190,11 +190,7 @@ impl Connection {
 
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
-    pub fn send(
-        self: &Arc<Self>,
-        message: &mut dyn FnMut() -> Result<Message>,
-        timeout: Timeout,
-    ) -> Result<u64> {
+    pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
         if self.over.load(Ordering::Relaxed)
             && let Some(error) = self.gate.lock().refusal()
         {

@@ -110,9 +110,9 @@ pub(crate) fn open_line(
         let text = libzmq::error_text(&e);
         let errno = e.raw_os_error().unwrap_or(0);
         match errno {
-            libc::EMFILE | libc::ENFILE => {
-                Error::limit(format!("libzmq has no descriptor or socket left: {text}; raise RLIMIT_NOFILE (ulimit -n)"))
-            }
+            libc::EMFILE | libc::ENFILE => Error::limit(format!(
+                "libzmq has no descriptor or socket left: {text}; raise RLIMIT_NOFILE (ulimit -n)"
+            )),
             libc::ENOMEM => Error::limit(format!("libzmq has no memory left: {text}")),
             _ => Error::new(Status::Internal, format!("libzmq cannot make a socket: {text}")),
         }

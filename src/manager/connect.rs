@@ -17,12 +17,7 @@ use crate::process::Process;
 impl Manager {
     /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:
     /// until it is READY or has failed. On TIMEOUT the dial goes on and the error names the connection.
-    pub fn connect(
-        self: &Arc<Self>,
-        endpoint: &str,
-        options: Option<&Options>,
-        wait: Timeout,
-    ) -> Result<ConnId> {
+    pub fn connect(self: &Arc<Self>, endpoint: &str, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
         let begun = Instant::now();
         let endpoint = self.endpoint(endpoint)?;
         if let Some(options) = options {
@@ -126,8 +121,7 @@ impl Manager {
                 });
             }
         };
-        let conn =
-            Connection::new(endpoint.clone(), self.clone(), Arc::new(values), (line, push), &engine.watcher);
+        let conn = Connection::new(endpoint.clone(), self.clone(), Arc::new(values), (line, push), &engine.watcher);
         sets.cache.connected(&conn, options);
         self.registry.add(&conn);
         // Under the lock: whoever ends it from now on closes a line that is watched.
@@ -161,8 +155,7 @@ impl Manager {
 
     /// The live connections, oldest first.
     pub fn connections(&self) -> Vec<ConnId> {
-        let mut ids: Vec<_> =
-            self.sets().cache.iter().filter_map(|(_, entry)| Some(entry.current()?.id())).collect();
+        let mut ids: Vec<_> = self.sets().cache.iter().filter_map(|(_, entry)| Some(entry.current()?.id())).collect();
         ids.sort_unstable();
         ids
     }

@@ -8,8 +8,8 @@ use crate::cache::Fence;
 use crate::connection::gate::Wakeups;
 use crate::connection::{End, Happening};
 use crate::endpoint::Endpoint;
-use crate::error::{Result, Status};
 use crate::error::Error;
+use crate::error::{Result, Status};
 use crate::events::{Event, EventKind};
 use crate::ids::NodeId;
 use crate::nodes::{Failure, NodeInfo};
@@ -28,7 +28,10 @@ impl Manager {
 
     /// The current life of a node. NOT_FOUND.
     pub fn node_find(&self, name: &str) -> Result<NodeId> {
-        self.sets().nodes.find(name).ok_or_else(|| Error::new(Status::NotFound, format!("no live node is named {name:?}")))
+        self.sets()
+            .nodes
+            .find(name)
+            .ok_or_else(|| Error::new(Status::NotFound, format!("no live node is named {name:?}")))
     }
 
     /// What there is to know of a life, also of one that is over. STALE.

@@ -1,0 +1,1 @@
+//! The gate under every interleaving of a few threads.
