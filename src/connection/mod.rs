@@ -225,6 +225,11 @@ impl Connection {
         })
     }
 
+    /// Whether it is READY now.
+    pub(crate) fn is_ready(&self) -> bool {
+        self.gate.lock().state == State::Ready
+    }
+
     /// Ends this life; a current successor at the same endpoint is not touched. Nothing is fenced. Ending what has
     /// ended is no error.
     pub fn disconnect(self: &Arc<Self>) -> Result<()> {

@@ -176,8 +176,7 @@ impl PushSocket {
         let frames = message.frames_mut();
         let last = frames.len() - 1;
         for (place, frame) in frames.iter_mut().enumerate() {
-            loop {
-                let Err(e) = self.socket.send(frame, place < last) else { break };
+            while let Err(e) = self.socket.send(frame, place < last) {
                 match e.raw_os_error() {
                     // A signal between two frames: the same frame again, for the message is half handed over.
                     Some(libc::EINTR) => {}

@@ -263,7 +263,7 @@ impl Manager {
         let mut woken = Vec::new();
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let ended = self.end_together(&mut sets, &conns, end, &mut woken);
-        let mut endpoints = sets.nodes.forget_all();
+        let (mut endpoints, remains) = sets.nodes.forget_all();
         for endpoint in &endpoints {
             sets.cache.disowned(endpoint);
         }
@@ -272,6 +272,7 @@ impl Manager {
             self.fence(&mut sets, &endpoints, "kvconn_disconnect_all");
         }
         drop(sets);
+        drop(remains);
         self.fenced.notify_all();
         woken.into_iter().for_each(Wakeups::ring);
         ended.into_iter().map(|(conn, _)| conn).collect()

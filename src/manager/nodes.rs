@@ -68,6 +68,11 @@ impl Manager {
         more.dedup();
         sets.cache.check_room(more.len(), &sets.values)?;
         sets.nodes.add_endpoints(node, &endpoints)?;
+        for endpoint in &endpoints {
+            if sets.cache.current(endpoint).is_some_and(|conn| conn.is_ready()) {
+                sets.nodes.endpoint_ready(endpoint);
+            }
+        }
         let options = options.map(|options| Arc::new(options.clone()));
         for endpoint in &endpoints {
             sets.cache.registered(endpoint, node, options.as_ref());

@@ -242,7 +242,7 @@ fn forgetting_all_ends_lives_without_reports_and_keeps_what_nobody_took() {
     let failure = nodes.fail(c, "x").unwrap();
     nodes.leave_failure(failure);
 
-    let mut owned = nodes.forget_all();
+    let (mut owned, _) = nodes.forget_all();
     owned.sort();
     assert_eq!(owned, endpoints(0..3));
     let e = nodes.check_live(a).unwrap_err();

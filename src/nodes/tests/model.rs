@@ -223,7 +223,7 @@ fn apply(nodes: &mut Nodes, model: &mut Model, call: &Call) {
             }
         },
         Call::ForgetAll => {
-            let mut owned = nodes.forget_all();
+            let (mut owned, _) = nodes.forget_all();
             owned.sort();
             let expected: Vec<_> = (0..PORTS).filter(|p| !model.owners(*p).is_empty()).map(endpoint).collect();
             assert_eq!(owned, expected);
