@@ -58,8 +58,10 @@ test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq p
 
 ##@ Longer
 .PHONY: loom soak stress
+LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
-	RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib loom
+	@$(LOOM) -- --list | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
+	$(LOOM)
 
 soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
