@@ -8,7 +8,7 @@ use crate::connection::{Connection, Ending, Finished};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::ids::NodeId;
-use crate::options::{Key, Options, Values};
+use crate::options::{Key, Options, Reach, Values};
 
 /// Why an endpoint must not be dialled.
 #[derive(Clone, Debug)]
@@ -186,7 +186,10 @@ impl Cache {
     pub(crate) fn admit(&self, endpoint: &Endpoint, asker: Asker<'_>, values: &Values) -> Result<Admission> {
         let entry = self.entries.get(endpoint);
         let given = match asker {
-            Asker::Connect(options) | Asker::Again(options) => options,
+            // Settings of the call alone replace nothing of what is remembered.
+            Asker::Connect(options) | Asker::Again(options) => {
+                options.filter(|options| options.has_any_of(Reach::Connection))
+            }
             Asker::SendTo => None,
         };
         if let Some(entry) = entry {

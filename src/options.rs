@@ -226,6 +226,11 @@ impl Options {
         }
     }
 
+    /// Whether any setting that acts there was given.
+    pub fn has_any_of(&self, reach: Reach) -> bool {
+        self.given().any(|(setting, _)| setting.reach == reach)
+    }
+
     /// The settings that were given, with their values.
     pub fn given(&self) -> impl Iterator<Item = (&'static Setting, i64)> + '_ {
         SETTINGS.iter().zip(&self.0).filter_map(|(s, v)| v.map(|v| (s, v)))
