@@ -50,7 +50,7 @@
  *
  * A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
  * details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
- * out-parameters are zero (exceptions are stated). The numbers are frozen.
+ * out-parameters are zero. Exceptions are stated. The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
  * after kvconn_shutdown (not from the functions on options, failure reports and the log), and KVCONN_INTERNAL for a defect.
@@ -438,19 +438,21 @@ kvconn_status_t kvconn_manager_create(const kvconn_options_t *options,
                                       kvconn_error_t *error);
 
 /**
- * Ends a manager: all its connections are closed, the calls that wait in it return KVCONN_STALE or KVCONN_DISCONNECTED, and
- * its ids mean nothing any more. Failure reports that were taken stay valid.
+ * Ends a manager: all its connections end, the calls that wait in it return KVCONN_DISCONNECTED or KVCONN_STALE, and its ids mean
+ * nothing any more. What was accepted and not yet sent is dropped; kvconn_disconnect_all before it keeps that. Failure
+ * reports that were taken stay valid.
  *
- * @param m        the manager; KVCONN_DEFAULT cannot be destroyed.
- * @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+ * @param m          the manager; KVCONN_DEFAULT cannot be destroyed.
+ * @param timeout_ms how long to wait until libzmq has given up its sockets and descriptors; 0 does not wait.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
- * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK      it is gone.
+ * @param error      details of a failure; may be NULL.
+ * @retval KVCONN_OK      it is gone, with all it had.
  * @retval KVCONN_INVALID m is KVCONN_DEFAULT.
  * @retval KVCONN_STALE   there is no such manager.
+ * @retval KVCONN_TIMEOUT it is gone, and libzmq will give up the rest of its sockets a little later.
  */
 kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m,
-                                       int64_t flush_ms,
+                                       int64_t timeout_ms,
                                        kvconn_error_t *error);
 
 /**
@@ -461,8 +463,9 @@ kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m,
  * @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK    everything is closed.
- * @retval KVCONN_STALE there is no such manager.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+ * @retval KVCONN_STALE   there is no such manager.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
  */
 kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
                                       int64_t flush_ms,
@@ -470,13 +473,14 @@ kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
 
 /**
  * Ends kvconn in this process for good: closes every connection of every manager; from then on every call returns
- * KVCONN_SHUTDOWN. Only for the end of main(); a library must not call it, because it does not know who else uses kvconn.
- * A program may also just exit.
+ * KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
+ * who else uses kvconn. A program may also just exit.
  *
  * @param flush_ms how long connections may still send what was accepted; then the rest is dropped.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK everything is closed.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
  */
 kvconn_status_t kvconn_shutdown(int64_t flush_ms,
                                 kvconn_error_t *error);
@@ -494,7 +498,7 @@ kvconn_status_t kvconn_shutdown(int64_t flush_ms,
 
 /** Being dialled. */
 #define KVCONN_STATE_CONNECTING 1
-/** The handshake has succeeded. */
+/** The ZMTP handshake has succeeded. */
 #define KVCONN_STATE_READY 2
 /** Over. */
 #define KVCONN_STATE_ENDED 3
@@ -545,13 +549,14 @@ typedef struct kvconn_connection_info_t {
  * @param options   settings of this connection; NULL for those that the endpoint remembers, else the configured ones.
  * @param wait_ms   how long to wait until it is READY; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: as long as one dial may take,
  *     the options connect_timeout_ms and handshake_timeout_ms together.
- * @param[out] conn the connection. On KVCONN_TIMEOUT it is set as well, because the dial goes on.
+ * @param[out] conn the connection. On KVCONN_TIMEOUT it is set as well while a dial goes on; it is 0 when connect_retry was
+ *     waiting for the next step.
  * @param error     details of a failure; may be NULL.
  * @retval KVCONN_OK             the connection is READY; with wait_ms 0, it exists.
  * @retval KVCONN_INVALID        the endpoint is malformed or cannot be dialled (port 0, a wildcard address), or an option
  *     does not belong here; the message says why.
  * @retval KVCONN_STALE          there is no such manager.
- * @retval KVCONN_TIMEOUT        it is not READY yet; the dial goes on.
+ * @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
  * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
  * @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
@@ -612,7 +617,7 @@ kvconn_status_t kvconn_connection_info(kvconn_conn_t conn,
                                        kvconn_error_t *error);
 
 /**
- * Lists the live connections of a manager, in no particular order.
+ * Lists the live connections of a manager, oldest first.
  *
  * @param m          the manager.
  * @param[out] ids   the first of them, as many as fit; NULL when capacity is 0.
@@ -813,19 +818,19 @@ typedef struct kvconn_node_info_t {
     uint32_t struct_size;
     /** KVCONN_OK while it lives, else why it is over: KVCONN_NODE_FAILED or KVCONN_DISCONNECTED. */
     kvconn_status_t status;
-    /** How many endpoints it owns. */
+    /** How many endpoints it owns; 0 once it is over. */
     uint32_t endpoints;
-    /** How many unhealthy reports came in a row. */
+    /** How many unhealthy reports came since the last healthy one. */
     uint32_t failures_in_row;
     /** The node. */
     kvconn_node_t node;
-    /** How many requests are tracked on it. */
+    /** How many requests are tracked on it; 0 once it is over. */
     uint64_t requests;
-    /** Milliseconds since it was opened. */
+    /** Milliseconds that it has lived, or lived until it was over. */
     int64_t age_ms;
     /** Its name. */
     char name[KVCONN_TEXT_SIZE];
-    /** Why it is over, or the last unhealthy report's reason, or "". */
+    /** Why it failed, or "". */
     char reason[KVCONN_TEXT_SIZE];
 } kvconn_node_info_t;
 
@@ -843,7 +848,7 @@ typedef struct kvconn_node_info_t {
  * @retval KVCONN_OK      the node lives.
  * @retval KVCONN_INVALID the name is empty or too long.
  * @retval KVCONN_STALE   there is no such manager.
- * @retval KVCONN_LIMIT   max_nodes is reached.
+ * @retval KVCONN_LIMIT   max_nodes is reached, by live nodes and failure reports that nobody took.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_node_open(kvconn_manager_t m,
@@ -867,7 +872,7 @@ kvconn_status_t kvconn_node_open(kvconn_manager_t m,
 kvconn_status_t kvconn_node_find(kvconn_manager_t m, const char *name, kvconn_node_t *node, kvconn_error_t *error);
 
 /**
- * Tells what is known about a node, also for a while after it is over.
+ * Tells what is known about a node, also after it is over: the last 4096 of a manager are remembered.
  *
  * @param node      the node.
  * @param[out] info what is known; its struct_size is set by the caller.
@@ -887,13 +892,13 @@ kvconn_status_t kvconn_node_info(kvconn_node_t node, kvconn_node_info_t *info, k
  * @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
  * @param options   settings that every later dial to them uses; NULL for those they remember, else the configured ones.
  * @param error     details of a failure; may be NULL. Its endpoint names the one that was refused.
- * @retval KVCONN_OK          they are registered.
- * @retval KVCONN_INVALID     an endpoint is malformed, or an option does not belong here.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node is over.
+ * @retval KVCONN_OK           they are registered.
+ * @retval KVCONN_INVALID      an endpoint is malformed, or an option does not belong here.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
- * @retval KVCONN_CONFLICT    a live connection to one of them has other options.
- * @retval KVCONN_LIMIT       max_endpoints would be exceeded.
+ * @retval KVCONN_NODE_FAILED  this life of the node is over.
+ * @retval KVCONN_CONFLICT     a live connection to one of them has other options.
+ * @retval KVCONN_LIMIT        max_endpoints would be exceeded.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_node_add_endpoints(kvconn_node_t node,
@@ -910,11 +915,11 @@ kvconn_status_t kvconn_node_add_endpoints(kvconn_node_t node,
  * @param endpoints the endpoints; NULL when count is 0.
  * @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
  * @param error     details of a failure; may be NULL.
- * @retval KVCONN_OK          none of them is the node's any more.
- * @retval KVCONN_INVALID     an endpoint is malformed; none was taken away.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node is over.
+ * @retval KVCONN_OK           none of them is the node's any more.
+ * @retval KVCONN_INVALID      an endpoint is malformed; none was taken away.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+ * @retval KVCONN_NODE_FAILED  this life of the node is over.
  */
 kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node,
                                              const char *const *endpoints,
@@ -928,11 +933,11 @@ kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node,
  * @param node    the node.
  * @param request any number of the caller's.
  * @param error   details of a failure; may be NULL.
- * @retval KVCONN_OK          it is tracked.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node is over: the request is in no report and must be failed by the caller.
+ * @retval KVCONN_OK           it is tracked.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
- * @retval KVCONN_LIMIT       max_requests is reached.
+ * @retval KVCONN_NODE_FAILED  this life of the node is over: the request is in no report and must be failed by the caller.
+ * @retval KVCONN_LIMIT        max_requests is reached, by live nodes and failure reports that nobody took.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_node_track_request(kvconn_node_t node,
@@ -947,10 +952,10 @@ kvconn_status_t kvconn_node_track_request(kvconn_node_t node,
  * @param request          the number.
  * @param[out] was_tracked 1 when it was tracked until now, else 0; may be NULL.
  * @param error            details of a failure; may be NULL.
- * @retval KVCONN_OK          it is not tracked any more.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node is over.
+ * @retval KVCONN_OK           it is not tracked any more.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+ * @retval KVCONN_NODE_FAILED  this life of the node is over.
  */
 kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node,
                                             uint64_t request,
@@ -991,14 +996,14 @@ typedef struct kvconn_failed_endpoint_t {
  *
  * @param node         the node.
  * @param reason       one line for people, which later errors on these endpoints repeat; NULL is allowed, and what is longer
- *     than 255 bytes is cut.
+ *     than 200 bytes is cut.
  * @param[out] failure the report, to be freed with kvconn_failure_free. The parameter may be NULL: then kvconn_take_failure
  *     gives the report out.
  * @param error        details of a failure of this call; may be NULL.
- * @retval KVCONN_OK          the node has failed, by this call.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node was over before; nothing has changed, the next life goes on.
+ * @retval KVCONN_OK           the node has failed, by this call.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+ * @retval KVCONN_NODE_FAILED  this life of the node was over before; nothing has changed, the next life goes on.
  */
 kvconn_status_t kvconn_handle_failure(kvconn_node_t node,
                                       const char *reason,
@@ -1011,14 +1016,14 @@ kvconn_status_t kvconn_handle_failure(kvconn_node_t node,
  *
  * @param node         the node.
  * @param healthy      0 for unhealthy, any other number for healthy.
- * @param reason       one line for people; NULL is allowed, and what is longer than 255 bytes is cut.
+ * @param reason       one line for people; NULL is allowed, and what is longer than 200 bytes is cut.
  * @param[out] failure the report, when this call failed the node, to be freed with kvconn_failure_free; else NULL. The
  *     parameter may be NULL: then kvconn_take_failure gives the report out.
  * @param error        details of a failure; may be NULL.
- * @retval KVCONN_OK          it is noted.
- * @retval KVCONN_STALE       there is no such node.
- * @retval KVCONN_NODE_FAILED this life of the node was over before: a late probe changes nothing.
+ * @retval KVCONN_OK           it is noted.
+ * @retval KVCONN_STALE        there is no such node.
  * @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+ * @retval KVCONN_NODE_FAILED  this life of the node was over before: a late probe changes nothing.
  */
 kvconn_status_t kvconn_node_report_health(kvconn_node_t node,
                                           int32_t healthy,
@@ -1228,15 +1233,15 @@ kvconn_status_t kvconn_next_event(kvconn_manager_t m,
 
 /* The levels of the log. */
 
-/** Nothing. */
+/** No line at all. */
 #define KVCONN_LOG_OFF 0
-/** Something that needs a person. */
+/** kvconn cannot do something that it should. */
 #define KVCONN_LOG_ERROR 1
-/** Something that may. */
+/** Something that the operator may want to change. */
 #define KVCONN_LOG_WARN 2
-/** Lives that begin and end. */
+/** What happens to connections and nodes. */
 #define KVCONN_LOG_INFO 3
-/** Everything. */
+/** Each step of it. */
 #define KVCONN_LOG_DEBUG 4
 
 /**
@@ -1276,18 +1281,19 @@ kvconn_status_t kvconn_dump(int fd, kvconn_error_t *error);
 
 /**
  * Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a
- * file ("info:/var/log/kvconn.log").
+ * file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
  *
- * The function is called on the thread "kvconn-log", one line at a time, without any lock of kvconn's. It may call kvconn, but
- * not kvconn_set_log, kvconn_manager_destroy or kvconn_shutdown. When it is slow, lines are dropped and counted.
+ * The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
+ * it is slow, lines are dropped and counted. In a forked child it is not called.
  *
  * @param function  the function; NULL to be silent again.
  * @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.
  * @param level     the least important level that it gets: one of KVCONN_LOG_….
  * @param error     details of a failure; may be NULL.
- * @retval KVCONN_OK      it gets every line from now on, and the function before it none.
+ * @retval KVCONN_OK      it gets every line from now on. The function before it has got its last line and will not be called
+ *     again; the call waits for that, unless it comes from that very function.
  * @retval KVCONN_INVALID there is no such level.
- * @retval KVCONN_LIMIT   the thread could not be started.
+ * @retval KVCONN_LIMIT   the thread could not be started; nothing has changed.
  */
 kvconn_status_t kvconn_set_log(kvconn_log_fn_t function,
                                void *user_data,

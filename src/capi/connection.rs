@@ -84,13 +84,14 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
 /// @param options   settings of this connection; NULL for those that the endpoint remembers, else the configured ones.
 /// @param wait_ms   how long to wait until it is READY; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: as long as one dial may take,
 ///     the options connect_timeout_ms and handshake_timeout_ms together.
-/// @param[out] conn the connection. On KVCONN_TIMEOUT it is set as well, because the dial goes on.
+/// @param[out] conn the connection. On KVCONN_TIMEOUT it is set as well while a dial goes on; it is 0 when connect_retry was
+///     waiting for the next step.
 /// @param error     details of a failure; may be NULL.
 /// @retval KVCONN_OK             the connection is READY; with wait_ms 0, it exists.
 /// @retval KVCONN_INVALID        the endpoint is malformed or cannot be dialled (port 0, a wildcard address), or an option
 ///     does not belong here; the message says why.
 /// @retval KVCONN_STALE          there is no such manager.
-/// @retval KVCONN_TIMEOUT        it is not READY yet; the dial goes on.
+/// @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
 /// @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
 /// @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
@@ -194,7 +195,7 @@ pub unsafe extern "C" fn kvconn_connection_info(
     })
 }
 
-/// Lists the live connections of a manager, in no particular order.
+/// Lists the live connections of a manager, oldest first.
 ///
 /// @param m          the manager.
 /// @param[out] ids   the first of them, as many as fit; NULL when capacity is 0.

@@ -113,14 +113,14 @@ fn required(failure: Option<&kvconn_failure_t>) -> Result<&Failure> {
 ///
 /// @param node         the node.
 /// @param reason       one line for people, which later errors on these endpoints repeat; NULL is allowed, and what is longer
-///     than 255 bytes is cut.
+///     than 200 bytes is cut.
 /// @param[out] failure the report, to be freed with kvconn_failure_free. The parameter may be NULL: then kvconn_take_failure
 ///     gives the report out.
 /// @param error        details of a failure of this call; may be NULL.
-/// @retval KVCONN_OK          the node has failed, by this call.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node was over before; nothing has changed, the next life goes on.
+/// @retval KVCONN_OK           the node has failed, by this call.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_NODE_FAILED  this life of the node was over before; nothing has changed, the next life goes on.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_handle_failure(
     node: kvconn_node_t,
@@ -145,14 +145,14 @@ pub unsafe extern "C" fn kvconn_handle_failure(
 ///
 /// @param node         the node.
 /// @param healthy      0 for unhealthy, any other number for healthy.
-/// @param reason       one line for people; NULL is allowed, and what is longer than 255 bytes is cut.
+/// @param reason       one line for people; NULL is allowed, and what is longer than 200 bytes is cut.
 /// @param[out] failure the report, when this call failed the node, to be freed with kvconn_failure_free; else NULL. The
 ///     parameter may be NULL: then kvconn_take_failure gives the report out.
 /// @param error        details of a failure; may be NULL.
-/// @retval KVCONN_OK          it is noted.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node was over before: a late probe changes nothing.
+/// @retval KVCONN_OK           it is noted.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_NODE_FAILED  this life of the node was over before: a late probe changes nothing.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_report_health(
     node: kvconn_node_t,

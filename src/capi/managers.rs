@@ -32,27 +32,29 @@ pub unsafe extern "C" fn kvconn_manager_create(
     })
 }
 
-/// Ends a manager: all its connections are closed, the calls that wait in it return KVCONN_STALE or KVCONN_DISCONNECTED, and
-/// its ids mean nothing any more. Failure reports that were taken stay valid.
+/// Ends a manager: all its connections end, the calls that wait in it return KVCONN_DISCONNECTED or KVCONN_STALE, and its ids mean
+/// nothing any more. What was accepted and not yet sent is dropped; kvconn_disconnect_all before it keeps that. Failure
+/// reports that were taken stay valid.
 ///
-/// @param m        the manager; KVCONN_DEFAULT cannot be destroyed.
-/// @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+/// @param m          the manager; KVCONN_DEFAULT cannot be destroyed.
+/// @param timeout_ms how long to wait until libzmq has given up its sockets and descriptors; 0 does not wait.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
-/// @param error    details of a failure; may be NULL.
-/// @retval KVCONN_OK      it is gone.
+/// @param error      details of a failure; may be NULL.
+/// @retval KVCONN_OK      it is gone, with all it had.
 /// @retval KVCONN_INVALID m is KVCONN_DEFAULT.
 /// @retval KVCONN_STALE   there is no such manager.
+/// @retval KVCONN_TIMEOUT it is gone, and libzmq will give up the rest of its sockets a little later.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_manager_destroy(
     m: kvconn_manager_t,
-    flush_ms: i64,
+    timeout_ms: i64,
     error: *mut kvconn_error_t,
 ) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
     let error = unsafe { ErrorOut::new(error) };
     error.guard(|| {
-        let flush = timeout("flush_ms", flush_ms)?;
-        process()?.destroy_manager(ManagerId(m), flush)
+        let timeout = timeout("timeout_ms", timeout_ms)?;
+        process()?.destroy_manager(ManagerId(m), timeout)
     })
 }
 
@@ -63,8 +65,9 @@ pub unsafe extern "C" fn kvconn_manager_destroy(
 /// @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
-/// @retval KVCONN_OK    everything is closed.
-/// @retval KVCONN_STALE there is no such manager.
+/// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+/// @retval KVCONN_STALE   there is no such manager.
+/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_disconnect_all(
     m: kvconn_manager_t,
@@ -80,13 +83,14 @@ pub unsafe extern "C" fn kvconn_disconnect_all(
 }
 
 /// Ends kvconn in this process for good: closes every connection of every manager; from then on every call returns
-/// KVCONN_SHUTDOWN. Only for the end of main(); a library must not call it, because it does not know who else uses kvconn.
-/// A program may also just exit.
+/// KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
+/// who else uses kvconn. A program may also just exit.
 ///
 /// @param flush_ms how long connections may still send what was accepted; then the rest is dropped.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
-/// @retval KVCONN_OK everything is closed.
+/// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_shutdown(flush_ms: i64, error: *mut kvconn_error_t) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.

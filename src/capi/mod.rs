@@ -35,7 +35,7 @@
 //!
 //! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
 //! details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
-//! out-parameters are zero (exceptions are stated). The numbers are frozen.
+//! out-parameters are zero. Exceptions are stated. The numbers are frozen.
 //!
 //! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
 //! after kvconn_shutdown (not from the functions on options, failure reports and the log), and KVCONN_INTERNAL for a defect.

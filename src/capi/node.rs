@@ -25,19 +25,19 @@ pub struct kvconn_node_info_t {
     pub struct_size: u32,
     /// KVCONN_OK while it lives, else why it is over: KVCONN_NODE_FAILED or KVCONN_DISCONNECTED.
     pub status: kvconn_status_t,
-    /// How many endpoints it owns.
+    /// How many endpoints it owns; 0 once it is over.
     pub endpoints: u32,
-    /// How many unhealthy reports came in a row.
+    /// How many unhealthy reports came since the last healthy one.
     pub failures_in_row: u32,
     /// The node.
     pub node: kvconn_node_t,
-    /// How many requests are tracked on it.
+    /// How many requests are tracked on it; 0 once it is over.
     pub requests: u64,
-    /// Milliseconds since it was opened.
+    /// Milliseconds that it has lived, or lived until it was over.
     pub age_ms: i64,
     /// Its name.
     pub name: [c_char; KVCONN_TEXT_SIZE],
-    /// Why it is over, or the last unhealthy report's reason, or "".
+    /// Why it failed, or "".
     pub reason: [c_char; KVCONN_TEXT_SIZE],
 }
 
@@ -72,7 +72,7 @@ impl From<NodeInfo> for kvconn_node_info_t {
 /// @retval KVCONN_OK      the node lives.
 /// @retval KVCONN_INVALID the name is empty or too long.
 /// @retval KVCONN_STALE   there is no such manager.
-/// @retval KVCONN_LIMIT   max_nodes is reached.
+/// @retval KVCONN_LIMIT   max_nodes is reached, by live nodes and failure reports that nobody took.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_open(
@@ -124,7 +124,7 @@ pub unsafe extern "C" fn kvconn_node_find(
     })
 }
 
-/// Tells what is known about a node, also for a while after it is over.
+/// Tells what is known about a node, also after it is over: the last 4096 of a manager are remembered.
 ///
 /// @param node      the node.
 /// @param[out] info what is known; its struct_size is set by the caller.
@@ -155,13 +155,13 @@ pub unsafe extern "C" fn kvconn_node_info(
 /// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
 /// @param options   settings that every later dial to them uses; NULL for those they remember, else the configured ones.
 /// @param error     details of a failure; may be NULL. Its endpoint names the one that was refused.
-/// @retval KVCONN_OK          they are registered.
-/// @retval KVCONN_INVALID     an endpoint is malformed, or an option does not belong here.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_OK           they are registered.
+/// @retval KVCONN_INVALID      an endpoint is malformed, or an option does not belong here.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_CONFLICT    a live connection to one of them has other options.
-/// @retval KVCONN_LIMIT       max_endpoints would be exceeded.
+/// @retval KVCONN_NODE_FAILED  this life of the node is over.
+/// @retval KVCONN_CONFLICT     a live connection to one of them has other options.
+/// @retval KVCONN_LIMIT        max_endpoints would be exceeded.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_add_endpoints(
@@ -188,11 +188,11 @@ pub unsafe extern "C" fn kvconn_node_add_endpoints(
 /// @param endpoints the endpoints; NULL when count is 0.
 /// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
 /// @param error     details of a failure; may be NULL.
-/// @retval KVCONN_OK          none of them is the node's any more.
-/// @retval KVCONN_INVALID     an endpoint is malformed; none was taken away.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_OK           none of them is the node's any more.
+/// @retval KVCONN_INVALID      an endpoint is malformed; none was taken away.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_NODE_FAILED  this life of the node is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_remove_endpoints(
     node: kvconn_node_t,
@@ -223,11 +223,11 @@ unsafe fn texts<'a>(array: &Array<'a, *const c_char>) -> Result<Vec<&'a str>> {
 /// @param node    the node.
 /// @param request any number of the caller's.
 /// @param error   details of a failure; may be NULL.
-/// @retval KVCONN_OK          it is tracked.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node is over: the request is in no report and must be failed by the caller.
+/// @retval KVCONN_OK           it is tracked.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_LIMIT       max_requests is reached.
+/// @retval KVCONN_NODE_FAILED  this life of the node is over: the request is in no report and must be failed by the caller.
+/// @retval KVCONN_LIMIT        max_requests is reached, by live nodes and failure reports that nobody took.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_track_request(
@@ -247,10 +247,10 @@ pub unsafe extern "C" fn kvconn_node_track_request(
 /// @param request          the number.
 /// @param[out] was_tracked 1 when it was tracked until now, else 0; may be NULL.
 /// @param error            details of a failure; may be NULL.
-/// @retval KVCONN_OK          it is not tracked any more.
-/// @retval KVCONN_STALE       there is no such node.
-/// @retval KVCONN_NODE_FAILED this life of the node is over.
+/// @retval KVCONN_OK           it is not tracked any more.
+/// @retval KVCONN_STALE        there is no such node.
 /// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
+/// @retval KVCONN_NODE_FAILED  this life of the node is over.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_untrack_request(
     node: kvconn_node_t,

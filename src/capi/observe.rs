@@ -58,18 +58,19 @@ pub unsafe extern "C" fn kvconn_dump(fd: c_int, error: *mut kvconn_error_t) -> k
 pub type kvconn_log_fn_t = Option<unsafe extern "C" fn(level: i32, line: *const c_char, user_data: *mut c_void)>;
 
 /// Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a
-/// file ("info:/var/log/kvconn.log").
+/// file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
 ///
-/// The function is called on the thread "kvconn-log", one line at a time, without any lock of kvconn's. It may call kvconn, but
-/// not kvconn_set_log, kvconn_manager_destroy or kvconn_shutdown. When it is slow, lines are dropped and counted.
+/// The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
+/// it is slow, lines are dropped and counted. In a forked child it is not called.
 ///
 /// @param function  the function; NULL to be silent again.
 /// @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.
 /// @param level     the least important level that it gets: one of KVCONN_LOG_….
 /// @param error     details of a failure; may be NULL.
-/// @retval KVCONN_OK      it gets every line from now on, and the function before it none.
+/// @retval KVCONN_OK      it gets every line from now on. The function before it has got its last line and will not be called
+///     again; the call waits for that, unless it comes from that very function.
 /// @retval KVCONN_INVALID there is no such level.
-/// @retval KVCONN_LIMIT   the thread could not be started.
+/// @retval KVCONN_LIMIT   the thread could not be started; nothing has changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_set_log(
     function: kvconn_log_fn_t,
