@@ -379,7 +379,12 @@ fn live<'a>(lives: &'a mut BTreeMap<NodeId, Life>, over: &LivesOver, node: NodeI
     lives.get_mut(&node).ok_or_else(|| over.error(node))
 }
 
-fn check_name(name: &str) -> Result<()> {
+/// Whether a node can have that name.
+///
+/// # Errors
+///
+/// INVALID.
+pub fn check_name(name: &str) -> Result<()> {
     match name.len() {
         0 => Err(Error::invalid("the name of a node is empty")),
         1..=MAX_NAME if name.contains('\0') => Err(Error::invalid("the name of a node contains a NUL byte")),

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::error::{Result, Status};
 use crate::events::{Event, EventKind};
 use crate::ids::NodeId;
-use crate::nodes::{Failure, NodeInfo};
+use crate::nodes::{Failure, NodeInfo, check_name};
 use crate::options::{Key, Options, Reach};
 
 /// What stands for the reason when the caller gives none.
@@ -26,8 +26,9 @@ impl Manager {
         sets.nodes.open(name, limit)
     }
 
-    /// The current life of a node. NOT_FOUND.
+    /// The current life of a node. NOT_FOUND; INVALID for what cannot be a name.
     pub fn node_find(&self, name: &str) -> Result<NodeId> {
+        check_name(name)?;
         self.sets()
             .nodes
             .find(name)
