@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvconn::connection::{Connection, ConnectionInfo, ConnectionState};
+use kvconn::endpoint::Endpoint;
 use kvconn::error::{Error, Result, Status};
 use kvconn::events::{Event, EventKind};
 use kvconn::ids::{ConnId, ManagerId, NodeId};
@@ -185,6 +186,12 @@ pub fn options(settings: &[(&str, &str)]) -> Options {
         options.set(name, value).unwrap_or_else(|error| panic!("option {name}={value}: {error:?}"));
     }
     options
+}
+
+/// An endpoint's canonical text, which reports and events have.
+#[track_caller]
+pub fn canonical(endpoint: &str) -> String {
+    Endpoint::parse(endpoint).unwrap_or_else(|error| panic!("{endpoint}: {error}")).to_string()
 }
 
 /// A caller's timeout.
