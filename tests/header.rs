@@ -9,30 +9,10 @@ use std::ffi::CStr;
 use std::process::Command;
 use std::{env, fs};
 
+use generate::fresh;
 use kvconn::error::STATUSES;
 use kvconn::{capi, options};
 use parse::{Kind, items, parameter_name};
-
-/// Compares a file with what the code makes of it; with KVCONN_BLESS=1 it is written instead.
-fn fresh(file: &str, made: &str) {
-    let path = generate::root().join(file);
-    if env::var_os("KVCONN_BLESS").is_some() {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        fs::write(path, made).unwrap();
-        return;
-    }
-    let found = fs::read_to_string(&path).unwrap_or_default();
-    if let Some(line) = made.lines().zip(found.lines()).position(|(made, found)| made != found) {
-        let show = |text: &str| text.lines().nth(line).unwrap_or_default().to_string();
-        panic!(
-            "{file}:{} is not fresh (run `make bless`); it is\n{}\nand must be\n{}",
-            line + 1,
-            show(&found),
-            show(made)
-        );
-    }
-    assert!(found == made, "{file} is not fresh (run `make bless`): it has another length");
-}
 
 #[test]
 fn the_header_is_fresh() {

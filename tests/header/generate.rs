@@ -1,8 +1,9 @@
 //! Makes `include/kvconn.h` from `src/capi/`: cbindgen for the items of each file, this for everything around them.
+#![allow(dead_code)] // not every test that shares this file needs all of it
 
 use std::fmt::Write as _;
-use std::fs;
 use std::path::{Path, PathBuf};
+use std::{env, fs};
 
 use kvconn::error::STATUSES;
 
@@ -23,6 +24,27 @@ const NO_INIT: &[&str] = &["kvconn_failed_endpoint_t"];
 
 pub fn root() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR"))
+}
+
+/// Compares a file with what the code makes of it; with KVCONN_BLESS=1 it is written instead.
+pub fn fresh(file: &str, made: &str) {
+    let path = root().join(file);
+    if env::var_os("KVCONN_BLESS").is_some() {
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        fs::write(path, made).unwrap();
+        return;
+    }
+    let found = fs::read_to_string(&path).unwrap_or_default();
+    if let Some(line) = made.lines().zip(found.lines()).position(|(made, found)| made != found) {
+        let show = |text: &str| text.lines().nth(line).unwrap_or_default().to_string();
+        panic!(
+            "{file}:{} is not fresh (run `make bless`); it is\n{}\nand must be\n{}",
+            line + 1,
+            show(&found),
+            show(made)
+        );
+    }
+    assert!(found == made, "{file} is not fresh (run `make bless`): it has another length");
 }
 
 fn read(path: &Path) -> String {

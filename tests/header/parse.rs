@@ -1,5 +1,5 @@
 //! Reads the header as far as tests need it: it is made by a tool, so its form is known.
-#![allow(dead_code)]
+#![allow(dead_code)] // not every test that shares this file needs all of it
 
 /// One item of the header, with the `/** */` comment before it.
 #[derive(Debug)]
