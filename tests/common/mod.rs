@@ -6,12 +6,14 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod engine;
+pub mod names;
 pub mod namespace;
 pub mod own_process;
 pub mod peer;
 pub mod peer_main;
 pub mod probe;
 pub mod process;
+pub mod traffic;
 pub mod wrong_peer;
 
 pub use engine::Engine;
@@ -19,6 +21,7 @@ pub use namespace::Namespace;
 pub use own_process::{OwnProcess, test_path};
 pub use peer::{Message, Peer, PeerOptions, Received};
 pub use probe::{Descriptors, open_descriptors, processor_time, resident_bytes, threads};
+pub use traffic::{TcpTraffic, tcp_traffic};
 pub use wrong_peer::{ClosedPort, WrongPeer, closed_port};
 
 use std::time::{Duration, Instant};
