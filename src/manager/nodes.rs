@@ -182,6 +182,9 @@ impl Manager {
             if let Some((conn, accepted)) = accepted.get(&failed.endpoint) {
                 failed.conn = *conn;
                 failed.accepted = *accepted;
+            } else if let (true, Some(conn)) = (failed.spared, sets.cache.current(&failed.endpoint)) {
+                failed.conn = conn.id();
+                failed.accepted = conn.info().accepted;
             }
         }
         self.events.push(Event {
