@@ -1,6 +1,7 @@
 //! The engine's side of a test: a manager of its own, driven through the core's API.
 
 use std::sync::Arc;
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use kvconn::connection::{Connection, ConnectionInfo, ConnectionState};
@@ -13,7 +14,7 @@ use kvconn::message::Message;
 use kvconn::options::Options;
 use kvconn::process::Process;
 
-use super::{ms, wait_until};
+use super::{Peer, PeerOptions, ms, wait_until};
 
 /// How long a connection to a healthy peer on this machine may take to be READY, on a loaded machine.
 pub const READY_LIMIT: Duration = Duration::from_secs(10);
@@ -242,6 +243,53 @@ pub fn wait_ended(conn: &Arc<Connection>, deadline: Duration) -> ConnectionInfo 
 pub fn wait_waiting(conn: &Arc<Connection>, threads: u32, deadline: Duration) {
     let what = format!("{threads} threads wait in a send to {}", conn.endpoint());
     wait_until(&what, deadline, || conn.info().waiting >= threads);
+}
+
+/// A frame that fills the queue to a stopped `narrow_peer` after a few.
+pub const LARGE: &[u8] = &[b'x'; 64 * 1024];
+
+/// A peer whose kernel and libzmq hold little, so that the queue to it fills soon once it is stopped.
+#[track_caller]
+pub fn narrow_peer(endpoints: usize) -> Peer {
+    Peer::with(PeerOptions { endpoints, rcvbuf: 4096, rcvhwm: 1, log: false, ..PeerOptions::default() })
+}
+
+/// Threads in a call that waits; each notes when it returned.
+pub struct Waiting<T>(Vec<JoinHandle<(T, Instant)>>);
+
+impl<T: Send + 'static> Waiting<T> {
+    /// Starts one thread.
+    pub fn one(call: impl FnOnce() -> T + Send + 'static) -> Waiting<T> {
+        Waiting(vec![std::thread::spawn(|| (call(), Instant::now()))])
+    }
+
+    /// These and those.
+    pub fn and(mut self, others: Waiting<T>) -> Waiting<T> {
+        self.0.extend(others.0);
+        self
+    }
+
+    /// What the calls returned, all of them at the latest `limit` after `since`.
+    #[track_caller]
+    pub fn return_within(self, limit: Duration, since: Instant) -> Vec<T> {
+        let ended = self.0.into_iter().map(|thread| thread.join().expect("a thread that waited"));
+        let ended: Vec<_> = ended.collect();
+        let last = ended.iter().map(|(_, at)| at.saturating_duration_since(since)).max().unwrap_or_default();
+        assert!(
+            last <= limit,
+            "a waiting call returned {last:?} after what should have ended it; allowed are {limit:?}"
+        );
+        ended.into_iter().map(|(result, _)| result).collect()
+    }
+}
+
+/// That many threads in a send that waits for room, for half a minute; returns when they wait.
+#[track_caller]
+pub fn waiting_senders(conn: &Arc<Connection>, count: u32) -> Waiting<Result<u64>> {
+    let send = |conn: Arc<Connection>| Waiting::one(move || send(&conn, &[LARGE], Duration::from_secs(30)));
+    let senders = (0..count).map(|_| send(conn.clone())).fold(Waiting(Vec::new()), Waiting::and);
+    wait_waiting(conn, count, Duration::from_secs(10));
+    senders
 }
 
 /// The text of the only frame of a message.
