@@ -299,6 +299,11 @@ impl Cache {
 
     /// Sets a fence; one of a failed node is not weakened.
     pub(crate) fn fence(&mut self, endpoint: &Endpoint, fence: Fence) {
+        // Fenced once more, it is the newest again.
+        if let Some((fenced, stamp)) = self.entries.get_mut(endpoint).and_then(|entry| entry.remembered.take()) {
+            let list = if fenced { &mut self.fenced } else { &mut self.known };
+            list.remove(&stamp);
+        }
         self.change(endpoint, |entry| {
             if !matches!((&entry.fence, &fence), (Some(Fence::NodeFailed { .. }), Fence::Disconnected { .. })) {
                 entry.fence = Some(fence);
