@@ -22,6 +22,17 @@ pub fn only_hosts(lines: &str) {
     replace("/etc/hosts", lines);
 }
 
+/// Among the addresses of a name those of IPv4 come first: against the system's usual order. Where there is no
+/// /etc/gai.conf to be replaced this cannot be had.
+pub fn prefer_ipv4() -> Result<(), String> {
+    if !Path::new("/etc/gai.conf").exists() {
+        return Err("this machine has no /etc/gai.conf".into());
+    }
+    leave_mounts().expect("a mount namespace");
+    replace("/etc/gai.conf", "precedence ::ffff:0:0/96 100\n");
+    Ok(())
+}
+
 /// Names are what this name server says, at 127.0.0.1. It says nothing until `answer` is called.
 #[track_caller]
 pub fn only_server() -> NameServer {

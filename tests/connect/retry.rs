@@ -1,0 +1,187 @@
+//! `connect_retry`: one call that dials once a step until the peer is there. For start-up.
+
+use std::time::{Duration, Instant};
+
+use kvconn::error::{Error, Result, Status};
+use kvconn::events::EventKind;
+use kvconn::ids::ConnId;
+use kvconn::manager::Timeout;
+use kvconn::process::Process;
+
+use crate::common::engine::{connection, options, refused, send, status_of};
+use crate::common::{Engine, Peer, WrongPeer, closed_port, ms, wait_until, within};
+
+const LIMIT: Duration = Duration::from_secs(10);
+const AT_ONCE: Duration = ms(100);
+const RETRY: &[(&str, &str)] = &[("connect_retry", "1")];
+
+/// Scenario 3, the second half: the engine is up before its peer.
+#[test]
+fn a_connect_begun_before_its_peer_ends_ready_and_dials_once_a_step() {
+    let early = WrongPeer::closing(); // stands for nobody, and counts
+    let engine = Engine::with(&[("backoff_ms", "100"), ("backoff_max_ms", "200")]);
+    let begun = Instant::now();
+    let conn = std::thread::scope(|scope| {
+        let connecting = scope.spawn(|| engine.connect_with(&early.endpoint(), RETRY, LIMIT));
+        std::thread::sleep(ms(900));
+        let dials = early.connections();
+        let took = begun.elapsed().as_millis() as u64;
+        // At 0, 0.1, 0.3, 0.5 … and up to a quarter later each.
+        assert!(dials <= 2 + took.saturating_sub(100) / 200, "{dials} dials in {took} ms");
+        assert!(dials >= 3, "{dials} dials in {took} ms");
+        early.kill();
+        let peer = Peer::restart_on(early.port());
+        let id = connecting.join().unwrap().expect("READY");
+        assert!(send(&connection(id), &[b"x"], LIMIT).is_ok());
+        peer.wait_received(1, LIMIT);
+        id
+    });
+    let events = engine.events();
+    let failed = events.iter().filter(|event| event.kind == EventKind::ConnectFailed).count();
+    assert!(failed >= 3, "each dial is a connection of its own, with an ending of its own");
+    let ready: Vec<ConnId> = events.iter().filter(|e| e.kind == EventKind::Ready).map(|e| e.conn).collect();
+    assert_eq!(ready, [conn]);
+}
+
+#[test]
+fn without_it_the_first_failure_is_the_answer() {
+    let port = closed_port();
+    let engine = Engine::new();
+    within(ms(1000), "a refused dial", || refused(engine.connect(&port.endpoint(), LIMIT), Status::ConnectFailed));
+    // It is a setting of the call: no other call inherits it.
+    let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    refused(engine.connect_with(&port.endpoint(), RETRY, ms(50)), Status::Timeout);
+    std::thread::sleep(ms(5));
+    within(ms(1000), "a refused dial", || {
+        let result = engine.connect(&port.endpoint(), LIMIT);
+        assert!(matches!(status_of(&result), Status::ConnectFailed | Status::Backoff), "{result:?}");
+    });
+}
+
+#[test]
+fn it_gives_up_when_its_time_is_over_and_says_what_the_last_dial_said() {
+    let port = closed_port();
+    let engine = Engine::with(&[("backoff_ms", "100"), ("backoff_max_ms", "100")]);
+    let begun = Instant::now();
+    let error = refused(engine.connect_with(&port.endpoint(), RETRY, ms(450)), Status::Timeout);
+    let took = begun.elapsed();
+    assert!(took >= ms(450) && took < ms(450) + AT_ONCE, "took {took:?} of 450 ms");
+    assert_eq!((error.os_errno, error.endpoint.as_str()), (libc::ECONNREFUSED, port.endpoint().as_str()));
+    assert!(error.message.contains("refused"), "{}", error.message);
+    let dials = engine.events_of(EventKind::ConnectFailed).len();
+    assert!((3..=5).contains(&dials), "{dials} dials in 450 ms");
+    assert!(engine.connections().is_empty());
+}
+
+#[test]
+fn it_waits_for_the_end_of_a_step_that_began_before_it() {
+    let port = closed_port();
+    let engine = Engine::with(&[("backoff_ms", "300"), ("backoff_max_ms", "300")]);
+    refused(engine.connect(&port.endpoint(), LIMIT), Status::ConnectFailed);
+    let failed = Instant::now();
+    refused(engine.connect_with(&port.endpoint(), RETRY, ms(600)), Status::Timeout);
+    assert!(failed.elapsed() >= ms(600));
+    let dials = engine.events_of(EventKind::ConnectFailed).len();
+    assert!((2..=3).contains(&dials), "{dials} dials in 600 ms, with steps of 300");
+}
+
+#[test]
+fn several_that_retry_share_the_dials_and_all_end_ready() {
+    let early = WrongPeer::closing();
+    let engine = Engine::with(&[("backoff_ms", "100"), ("backoff_max_ms", "100")]);
+    let begun = Instant::now();
+    std::thread::scope(|scope| {
+        let connect = || engine.connect_with(&early.endpoint(), RETRY, LIMIT);
+        let connecting: Vec<_> = (0..8).map(|_| scope.spawn(connect)).collect();
+        wait_until("some dials have failed", LIMIT, || early.connections() >= 4);
+        let (dials, took) = (early.connections(), begun.elapsed().as_millis() as u64);
+        assert!(dials <= 1 + took / 100, "{dials} dials in {took} ms");
+        early.kill();
+        let peer = Peer::restart_on(early.port());
+        let mut ids: Vec<ConnId> = connecting.into_iter().map(|c| c.join().unwrap().expect("READY")).collect();
+        ids.dedup();
+        assert_eq!(ids.len(), 1);
+        assert_eq!(peer.received().accepted, 1);
+    });
+}
+
+/// A call that retries is in the middle of it when `end` happens: it returns, and nothing is dialled from then on.
+fn released(end: impl Fn(&Engine, &str), status: Status, settings: &[(&str, &str)], peer: WrongPeer) {
+    let engine = Engine::with(settings);
+    engine.node("node", &[&peer.endpoint()]);
+    let endpoint = peer.endpoint();
+    std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| engine.connect_with(&endpoint, RETRY, 3 * LIMIT))).collect();
+        wait_until("it has dialled", LIMIT, || peer.connections() == 1);
+        // From the peer's accept to the dial's failure, and to where the callers wait then.
+        std::thread::sleep(ms(100));
+        within(AT_ONCE, "ending it", || end(&engine, &endpoint));
+        let ended = Instant::now();
+        for call in calls {
+            let error: Error = refused(call.join().unwrap(), status);
+            assert_eq!(error.endpoint, endpoint);
+        }
+        assert!(ended.elapsed() < AT_ONCE, "released after {:?}", ended.elapsed());
+    });
+    std::thread::sleep(ms(700));
+    assert_eq!(peer.connections(), 1, "dialled again");
+}
+
+/// Between two dials, with a step that ends while the test looks on.
+const BETWEEN: &[(&str, &str)] = &[("backoff_ms", "500"), ("backoff_max_ms", "500")];
+/// Within a dial: nobody answers.
+const WITHIN: &[(&str, &str)] = &[("handshake_timeout_ms", "20000")];
+
+fn disconnect(engine: &Engine, endpoint: &str) {
+    engine.disconnect_endpoint(endpoint).unwrap();
+}
+
+fn fail(engine: &Engine, _: &str) {
+    engine.handle_failure(engine.node_find("node").unwrap(), None).map(drop).unwrap();
+}
+
+#[test]
+fn a_disconnect_between_two_dials_releases_it() {
+    released(disconnect, Status::Disconnected, BETWEEN, WrongPeer::closing());
+}
+
+#[test]
+fn a_disconnect_within_a_dial_releases_it() {
+    released(disconnect, Status::Disconnected, WITHIN, WrongPeer::mute());
+}
+
+#[test]
+fn a_failure_between_two_dials_releases_it() {
+    released(fail, Status::NodeFailed, BETWEEN, WrongPeer::closing());
+}
+
+#[test]
+fn a_failure_within_a_dial_releases_it() {
+    released(fail, Status::NodeFailed, WITHIN, WrongPeer::mute());
+}
+
+#[test]
+fn the_role_switch_releases_it_between_two_dials_and_within_one() {
+    let all = |engine: &Engine, _: &str| engine.disconnect_all(Timeout::After(ms(0))).unwrap_or(());
+    released(all, Status::Disconnected, BETWEEN, WrongPeer::closing());
+    released(all, Status::Disconnected, WITHIN, WrongPeer::mute());
+}
+
+#[test]
+fn the_end_of_its_manager_releases_it() {
+    let destroy = |engine: &Engine, _: &str| {
+        let result: Result<()> = Process::current().unwrap().destroy_manager(engine.id(), Timeout::After(LIMIT));
+        result.unwrap();
+    };
+    released(destroy, Status::Stale, BETWEEN, WrongPeer::closing());
+}
+
+#[test]
+fn a_fence_that_was_there_before_is_lifted_by_it() {
+    let peer = Peer::any();
+    let engine = Engine::new();
+    engine.disconnect_endpoint(peer.endpoint()).unwrap();
+    let retry = options(RETRY);
+    engine.manager().connect(peer.endpoint(), Some(&retry), Timeout::After(LIMIT)).expect("READY");
+    engine.send_to(peer.endpoint(), &[b"x"], LIMIT).expect("lifted");
+}
