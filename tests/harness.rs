@@ -178,13 +178,13 @@ fn a_killed_peer_is_gone_and_restarts_empty_on_its_port() {
 #[test]
 fn a_flapping_peer_drops_its_connections_and_listens_again() {
     let peer = Peer::any();
-    for round in 1..=20 {
+    for round in 1..=100 {
         let push = Push::to(peer.endpoint());
         assert!(push.send(&[b"x"]));
         peer.wait_received(round, LIMIT);
         peer.flap();
     }
-    assert_eq!(peer.received().messages, 20);
+    assert_eq!(peer.received().messages, 100);
 }
 
 #[test]

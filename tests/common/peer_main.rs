@@ -202,14 +202,33 @@ impl Pull {
         Ok(())
     }
 
+    /// Returns when libzmq has really let go of the socket. Its monitor's reader must live until then: libzmq's I/O
+    /// thread would wait for ever on an event that nobody can take.
     fn close(&mut self) {
-        // SAFETY: both sockets are this thread's own and open; the monitored one is closed before its reader.
-        unsafe {
-            zmq_sys::zmq_close(self.socket);
+        // SAFETY: the socket is this thread's own and open.
+        unsafe { zmq_sys::zmq_close(self.socket) };
+        let begun = Instant::now();
+        while self.is_monitored() {
             self.read_monitor();
-            zmq_sys::zmq_close(self.monitor);
+            assert!(begun.elapsed() < Duration::from_secs(5), "libzmq does not close the socket");
+            std::thread::sleep(Duration::from_micros(100));
         }
+        // SAFETY: the reader is this thread's own and open; nothing writes to it any more.
+        unsafe { zmq_sys::zmq_close(self.monitor) };
         self.partial.clear();
+    }
+
+    /// Whether the monitor's writing end still lives; it goes with the socket. (The event MONITOR_STOPPED is no proof:
+    /// it is dropped together with that end.) A PAIR can be written to as long as it has another end.
+    fn is_monitored(&self) -> bool {
+        let (mut events, mut size) = (0 as c_int, std::mem::size_of::<c_int>());
+        // SAFETY: the reader is open; the option is an int.
+        let result = unsafe {
+            let option = zmq_sys::ZMQ_EVENTS as c_int;
+            zmq_sys::zmq_getsockopt(self.monitor, option, (&raw mut events).cast(), &mut size)
+        };
+        assert_eq!(result, 0, "ZMQ_EVENTS: {}", zmq_error());
+        events & zmq_sys::ZMQ_POLLOUT as c_int != 0
     }
 
     /// Port closing is not instant in libzmq, so an address in use is tried again for a while.
