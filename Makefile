@@ -100,7 +100,7 @@ cargo-release: | tools
 $(SONAME): cargo-release
 	@ln -sf libkvconn.so $@
 
-$(TARGET)/examples_c/%: examples_c/%.c include/kvconn.h $(SONAME)
+$(TARGET)/examples_c/%: examples_c/%.c $(wildcard examples_c/*.h) include/kvconn.h $(SONAME)
 	@mkdir -p $(@D)
 	$(CC) $(C_STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
 

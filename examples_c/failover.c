@@ -1,0 +1,198 @@
+/*
+ * A decode engine that outlives its prefill nodes. `make demo` runs it and kills one of them under load.
+ *
+ *     failover A tcp://10.0.0.1:5557 tcp://10.0.0.1:5558 B tcp://10.0.0.2:5557 tcp://10.0.0.2:5558
+ *
+ * One scheduler thread does everything: it starts requests ("bootstrap rooms") at a steady rate, tells both ranks of a
+ * prefill node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and hears from kvconn through one
+ * descriptor. Standard input stands for service discovery: "back B" says that node B is up again, "stop" ends.
+ *
+ * Standard output is the timeline; lines that begin with '{' are for the program that checks it (run_failover.py).
+ */
+#define _POSIX_C_SOURCE 200809L
+#include <inttypes.h>
+#include <poll.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <kvconn.h>
+
+#include "timeline.h"
+
+enum { NODES = 2, RANKS = 2, ROOMS_PER_MS = 2, FLIGHT_MS = 50, SEND_MS = 1000, MAX_FLIGHTS = 1 << 16 };
+
+struct rank { const char *endpoint; kvconn_conn_t conn; uint64_t accepted; };
+struct node { const char *name; kvconn_node_t life; int ready; struct rank ranks[RANKS]; }; /* life 0: none now */
+struct flight { uint64_t room; kvconn_node_t life; double due; };
+
+static struct node nodes[NODES];
+static struct flight flights[MAX_FLIGHTS]; /* a ring: the requests in flight, oldest first */
+static uint64_t first_flight, next_flight, started, done, rerouted;
+static kvconn_error_t error = KVCONN_ERROR_INIT;
+
+static void die(const char *what) {
+    fprintf(stderr, "failover: %s: %s (%s)\n", what, error.message, kvconn_status_name(error.status));
+    exit(1);
+}
+
+/* Begins a new life of a node. Nothing here waits: the dials go on by themselves, and READY events will tell. */
+static void open_node(struct node *node) {
+    const char *endpoints[RANKS];
+    for (int r = 0; r < RANKS; r++) endpoints[r] = node->ranks[r].endpoint;
+    if (kvconn_node_open(KVCONN_DEFAULT, node->name, &node->life, NULL, &error) != KVCONN_OK) die("node_open");
+    if (kvconn_node_add_endpoints(node->life, endpoints, RANKS, NULL, &error) != KVCONN_OK) die("add_endpoints");
+    node->ready = 0;
+    for (int r = 0; r < RANKS; r++) {
+        struct rank *rank = &node->ranks[r];
+        rank->accepted = 0;
+        if (kvconn_connect(KVCONN_DEFAULT, rank->endpoint, NULL, 0, &rank->conn, &error) != KVCONN_OK) die("connect");
+    }
+    say("OPENED", "node %s, life %" PRIu64 ": %d endpoints registered", node->name, node->life, RANKS);
+}
+
+/* Tells one rank about one room: a control message like SGLang's. The last frame is for the proof only. */
+static kvconn_status_t send_room(struct rank *rank, uint64_t room) {
+    char text[24], session[32];
+    uint64_t pointers[64], pages[128], states[32], aux = room % 256, stamp[2] = {rank->conn, rank->accepted + 1};
+    for (uint64_t i = 0; i < 64; i++) pointers[i] = 0x7f0000000000 + (i << 30);
+    for (uint64_t i = 0; i < 128; i++) pages[i] = room * 128 + i;
+    for (uint64_t i = 0; i < 32; i++) states[i] = room * 32 + i;
+    const kvconn_frame_t frames[] = {
+        {text, (size_t)snprintf(text, sizeof text, "%" PRIu64, room)}, {"10.0.0.9", 8}, {"17001", 5},
+        {session, (size_t)snprintf(session, sizeof session, "decode-0:%ld", (long)getpid())},
+        {pointers, sizeof pointers}, {pages, sizeof pages}, {&aux, sizeof aux}, {states, sizeof states}, {"2", 1},
+        {stamp, sizeof stamp},
+    };
+    uint64_t sequence;
+    kvconn_status_t status = kvconn_send(rank->conn, frames, 10, SEND_MS, &sequence, &error);
+    if (status == KVCONN_OK && sequence != ++rank->accepted) die("a sequence that is not the count of OKs");
+    return status;
+}
+
+static void fail_node(struct node *node, const char *why);
+
+/* Starts a request on a node that serves: tracks it, then tells the ranks. */
+static void start_room(uint64_t room) {
+    struct node *node = &nodes[room % NODES];
+    if (node->ready < RANKS) node = &nodes[(room + 1) % NODES];
+    if (kvconn_node_track_request(node->life, room, &error) != KVCONN_OK) die("no node takes the request");
+    flights[next_flight++ % MAX_FLIGHTS] = (struct flight){room, node->life, now_ms() + FLIGHT_MS};
+    for (int r = 0; r < RANKS; r++) {
+        kvconn_status_t status = send_room(&node->ranks[r], room);
+        if (status == KVCONN_OK) continue;
+        /* Not accepted, now or later. The room stays tracked, so that the report of the node's failure hands it back:
+         * if the peer is lost, the event is on its way; a rank that took nothing for a second counts as lost. */
+        if (status == KVCONN_TIMEOUT || status == KVCONN_STALLED) fail_node(node, error.message);
+        return;
+    }
+}
+
+/* Takes a node's endpoints and requests away in one step, and starts its requests again on the other node. */
+static void fail_node(struct node *node, const char *why) {
+    kvconn_failure_t *failure;
+    if (kvconn_handle_failure(node->life, why, &failure, &error) != KVCONN_OK) die("handle_failure");
+    node->life = 0;
+    node->ready = 0;
+    size_t count = kvconn_failure_request_count(failure);
+    uint64_t *rooms = calloc(count + 1, sizeof *rooms);
+    if (kvconn_failure_requests(failure, rooms, count, &count, &error) != KVCONN_OK) die("failure_requests");
+    say("FAILED", "node %s, life %" PRIu64 ", because it %s: %zu requests in flight, rooms %" PRIu64 " %" PRIu64 " ...",
+        node->name, kvconn_failure_node(failure), kvconn_failure_reason(failure), count, rooms[0], rooms[count > 1]);
+    printf("{\"failed\": \"%s\", \"rooms\": [", node->name);
+    for (size_t i = 0; i < count; i++) printf("%s%" PRIu64, i ? ", " : "", rooms[i]);
+    puts("]}");
+    kvconn_failure_free(failure);
+    for (size_t i = 0; i < count; i++) start_room(rooms[i]);
+    say("REROUTED", "these %zu requests, to the other node", count);
+    rerouted += count;
+    free(rooms);
+}
+
+static void on_event(const kvconn_event_t *event, struct node *node, int r) {
+    struct rank *rank = &node->ranks[r];
+    if (event->kind == KVCONN_EVENT_READY) {
+        say("READY", "%s rank %d is connection %" PRIu64, node->name, r, rank->conn);
+        if (++node->ready == RANKS) say("SERVING", "node %s", node->name);
+    } else if (event->kind != KVCONN_EVENT_STALLED && event->kind != KVCONN_EVENT_RECOVERED) {
+        /* Exactly one ending for each connection: the table of the dead writes itself. */
+        const char *status = kvconn_status_name(event->status) + strlen("KVCONN_");
+        say(status, "%s rank %d, connection %" PRIu64 ": %" PRIu64 " messages accepted", node->name, r, rank->conn,
+            event->count);
+        printf("{\"conn\": %" PRIu64 ", \"rank\": \"%s%d\", \"accepted\": %" PRIu64 ", \"ended\": \"%s\"}\n",
+               rank->conn, node->name, r, rank->accepted, status);
+        if (event->count != rank->accepted) die("an event's count that is not the count of OKs");
+        if (event->status == KVCONN_PEER_LOST && node->life != 0) fail_node(node, "lost a rank");
+        if (event->status == KVCONN_CONNECT_FAILED && node->life != 0) fail_node(node, "cannot be reached");
+    }
+}
+
+/* Takes every event that waits. */
+static void on_events(void) {
+    kvconn_event_t event = KVCONN_EVENT_INIT;
+    while (kvconn_next_event(KVCONN_DEFAULT, 0, &event, &error) == KVCONN_OK && event.kind != KVCONN_EVENT_NONE) {
+        for (int i = 0; i < NODES * RANKS; i++) {
+            struct node *node = &nodes[i / RANKS];
+            if (node->ranks[i % RANKS].conn == event.conn) on_event(&event, node, i % RANKS);
+        }
+    }
+}
+
+/* One line of standard input; 1 when it says to stop. */
+static int on_command(void) {
+    char line[64];
+    if (fgets(line, sizeof line, stdin) == NULL || strcmp(line, "stop\n") == 0) return 1;
+    line[strcspn(line, "\n")] = 0;
+    for (int n = 0; n < NODES; n++) {
+        if (strncmp(line, "back ", 5) != 0 || strcmp(line + 5, nodes[n].name) != 0) continue;
+        if (nodes[n].life != 0) fail_node(&nodes[n], "restarted"), on_events(); /* sooner than its loss was seen */
+        open_node(&nodes[n]);
+    }
+    return 0;
+}
+
+/* Ends the requests whose KV cache has arrived, which takes FLIGHT_MS here. */
+static void finish_rooms(void) {
+    for (; first_flight < next_flight && flights[first_flight % MAX_FLIGHTS].due <= now_ms(); first_flight++) {
+        const struct flight *flight = &flights[first_flight % MAX_FLIGHTS];
+        int32_t was_tracked; /* 0 also when that life is over: then the room was handed back, and is not done */
+        kvconn_node_untrack_request(flight->life, flight->room, &was_tracked, NULL);
+        done += (uint64_t)was_tracked;
+    }
+}
+
+static void say_counts(void) {
+    const struct rank *a = nodes[0].ranks, *b = nodes[1].ranks;
+    say("STREAMING", "%s %" PRIu64 " + %" PRIu64 ", %s %" PRIu64 " + %" PRIu64 " messages; %" PRIu64 " requests done",
+        nodes[0].name, a[0].accepted, a[1].accepted, nodes[1].name, b[0].accepted, b[1].accepted, done);
+}
+
+int main(int argc, char **argv) {
+    if (argc != 1 + NODES * (1 + RANKS)) return fputs("usage: failover A end point B end point\n", stderr), 2;
+    setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what fgets has not read */
+    for (int n = 0; n < NODES; n++) {
+        nodes[n].name = *++argv;
+        for (int r = 0; r < RANKS; r++) nodes[n].ranks[r].endpoint = *++argv;
+        open_node(&nodes[n]);
+    }
+    struct pollfd fds[] = {{.events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
+    if (kvconn_event_fd(KVCONN_DEFAULT, &fds[0].fd, &error) != KVCONN_OK) die("event_fd");
+
+    double begun = 0, told = 0; /* begun when both nodes serve */
+    for (int stopping = 0; !stopping || first_flight < next_flight;) {
+        poll(fds, stopping ? 1 : 2, 1);
+        on_events();
+        if (!stopping && fds[1].revents) stopping = on_command();
+        finish_rooms();
+        int serving = (nodes[0].ready == RANKS) + (nodes[1].ready == RANKS);
+        if (begun == 0 && serving == NODES) begun = told = now_ms();
+        if (begun == 0 || stopping || serving == 0) continue;
+        for (int n = 0; n < 16 && (double)started < (now_ms() - begun) * ROOMS_PER_MS; n++) start_room(started++);
+        if (now_ms() > told + 250) told += 250, say_counts();
+    }
+    /* What was accepted may still leave, for five seconds at most. The endings come as events like all others. */
+    if (kvconn_disconnect_all(KVCONN_DEFAULT, 5000, &error) != KVCONN_OK) die("disconnect_all");
+    on_events();
+    say("STOPPED", "%" PRIu64 " requests started, %" PRIu64 " done, %" PRIu64 " rerouted", started, done, rerouted);
+    printf("{\"started\": %" PRIu64 ", \"done\": %" PRIu64 ", \"rerouted\": %" PRIu64 "}\n", started, done, rerouted);
+    return 0;
+}
