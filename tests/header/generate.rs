@@ -254,12 +254,12 @@ fn items(path: &Path, source: &str) -> String {
     while let [line, after @ ..] = rest {
         rest = after;
         // A comment of one line takes one line.
-        if let ([text, end, after @ ..], "/**") = (rest, line.trim()) {
-            if end.trim() == "*/" {
-                let _ = writeln!(out, "{line} {} */", text.trim().trim_start_matches("* "));
-                rest = after;
-                continue;
-            }
+        if let ([text, end, after @ ..], "/**") = (rest, line.trim())
+            && end.trim() == "*/"
+        {
+            let _ = writeln!(out, "{line} {} */", text.trim().trim_start_matches("* "));
+            rest = after;
+            continue;
         }
         out += &plain(line);
         if let Some(field) = line.strip_prefix("    ").filter(|l| l.ends_with(';') && !l.starts_with(' ')) {
