@@ -60,7 +60,8 @@ test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq p
 .PHONY: loom soak stress
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
-	@$(LOOM) -- --list | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
+	$(LOOM) --no-run
+	@$(LOOM) -- --list 2>/dev/null | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
 	$(LOOM)
 
 soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
