@@ -123,6 +123,9 @@ pub(crate) fn open_line(
 
 fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
     let int = |key| i32::try_from(values.get(key)).unwrap_or(i32::MAX);
+    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance who tells, and libzmq
+    // does not tell a timeout from a refusal.
+    let later = |key| int(key).saturating_add(1000);
     let options = [
         // Nothing is queued before the peer is there, nothing is dialled behind our back.
         (zmq_sys::ZMQ_IMMEDIATE, 1),
@@ -131,8 +134,8 @@ fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
         (zmq_sys::ZMQ_SNDHWM, int(Key::SendHwm)),
         (zmq_sys::ZMQ_RCVHWM, RECEIVE_HWM),
         (zmq_sys::ZMQ_IPV6, 1),
-        (zmq_sys::ZMQ_CONNECT_TIMEOUT, int(Key::ConnectTimeoutMs)),
-        (zmq_sys::ZMQ_HANDSHAKE_IVL, int(Key::HandshakeTimeoutMs)),
+        (zmq_sys::ZMQ_CONNECT_TIMEOUT, later(Key::ConnectTimeoutMs)),
+        (zmq_sys::ZMQ_HANDSHAKE_IVL, later(Key::HandshakeTimeoutMs)),
         (zmq_sys::ZMQ_TCP_MAXRT, int(Key::UserTimeoutMs)),
     ];
     for (option, value) in options {
