@@ -33,11 +33,13 @@ pub fn prefer_ipv4() -> Result<(), String> {
     Ok(())
 }
 
-/// Names are what this name server says, at 127.0.0.1. It says nothing until `answer` is called.
+/// Names are these lines of /etc/hosts, and what this name server says, at 127.0.0.1. It says nothing until `answer`
+/// is called.
 #[track_caller]
-pub fn only_server() -> NameServer {
+pub fn hosts_and_server(lines: &str) -> NameServer {
     leave_mounts().expect("a mount namespace");
-    replace("/etc/nsswitch.conf", "hosts: dns\n");
+    replace("/etc/nsswitch.conf", "hosts: files dns\n");
+    replace("/etc/hosts", lines);
     replace("/etc/resolv.conf", "nameserver 127.0.0.1\noptions timeout:5 attempts:2\n");
     NameServer::start()
 }

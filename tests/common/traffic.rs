@@ -6,6 +6,8 @@
 pub struct TcpTraffic {
     /// Dials: connections that left CLOSED for SYN-SENT.
     pub dials: u64,
+    /// Those that were refused.
+    pub refused: u64,
     /// Segments sent, those of listeners too, without retransmissions.
     pub segments: u64,
 }
@@ -20,5 +22,5 @@ pub fn tcp_traffic() -> TcpTraffic {
         let place = names.split(' ').position(|name| name == wanted).expect("a counter of that name");
         values.split(' ').nth(place).and_then(|value| value.parse().ok()).expect("its value")
     };
-    TcpTraffic { dials: value_of("ActiveOpens"), segments: value_of("OutSegs") }
+    TcpTraffic { dials: value_of("ActiveOpens"), refused: value_of("AttemptFails"), segments: value_of("OutSegs") }
 }

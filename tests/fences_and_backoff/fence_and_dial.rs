@@ -70,7 +70,7 @@ fn an_endpoint_fenced_while_its_name_is_looked_up_is_never_dialled() {
     if OwnProcess::new(test_name!()).network().parent() {
         return;
     }
-    let server = names::only_server();
+    let server = names::hosts_and_server("");
     let peer = Peer::any();
     let engine = Engine::with(&[("connect_timeout_ms", "20000")]);
     let endpoint = format!("tcp://peer.test:{}", peer.port());
