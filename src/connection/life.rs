@@ -35,6 +35,8 @@ pub(crate) struct Life {
     dead: bool,
     /// STALLED was raised, RECOVERED not yet.
     pub(super) stalled: bool,
+    /// The watcher is going to look whether the queue is still full.
+    looked_at: bool,
     stall_time: Duration,
     /// Wakes a polling head; made when the first thread polls.
     wake: Option<Arc<EventFd>>,
@@ -102,6 +104,7 @@ impl Life {
             full: false,
             dead: false,
             stalled: false,
+            looked_at: false,
             stall_time: values.ms(Key::StallMs),
             wake: None,
             events,
@@ -162,6 +165,12 @@ impl Life {
 
     /// Looks whether a full queue still is, raising STALLED when that is due; how long until the next look.
     pub(crate) fn check_stall(&mut self) -> Option<Duration> {
+        let again = self.look_for_stall();
+        self.looked_at = again.is_some();
+        again
+    }
+
+    fn look_for_stall(&mut self) -> Option<Duration> {
         /// How often a full queue is looked at: the time until RECOVERED is known when nobody sends.
         const LOOK_AGAIN: Duration = Duration::from_millis(100);
         if !self.full || self.state != State::Ready {
@@ -251,7 +260,9 @@ impl Channel for Life {
                 Attempt::Done(self.accepted)
             }
             Sent::Full => {
-                if !std::mem::replace(&mut self.full, true) {
+                self.full = true;
+                // At most one look is due, however often the queue turns full and not full.
+                if !std::mem::replace(&mut self.looked_at, true) {
                     let due = self.stall_time.saturating_sub(self.progress.elapsed());
                     self.watcher.check_stall(self.conn, Instant::now() + due);
                 }
