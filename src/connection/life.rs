@@ -121,7 +121,7 @@ impl Life {
         self.state = next;
         self.ready_at = Some(Instant::now());
         self.progress = Coarse::now();
-        self.raise(EventKind::Ready, Status::Ok, 0, String::new());
+        self.raise(EventKind::Ready, String::new());
         true
     }
 
@@ -132,7 +132,8 @@ impl Life {
             return None;
         }
         self.state = State::Ended(ending);
-        self.raise(ending.event(), ending.status(), end.os_errno, end.message.clone());
+        let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
+        self.events.push(event.conn(self.conn, &self.endpoint).count(self.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
         self.end = Some(end);
         Some(Finished { ending, accepted: self.accepted, ready_for })
@@ -187,7 +188,7 @@ impl Life {
         if !self.stalled {
             self.stalled = true;
             let text = format!("the queue is full and nothing has moved for {} ms", idle.as_millis());
-            self.raise(EventKind::Stalled, Status::Stalled, 0, text);
+            self.raise(EventKind::Stalled, text);
         }
         Some(LOOK_AGAIN)
     }
@@ -197,19 +198,12 @@ impl Life {
         self.full = false;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
-            self.raise(EventKind::Recovered, Status::Ok, 0, String::new());
+            self.raise(EventKind::Recovered, String::new());
         }
     }
 
-    fn raise(&self, kind: EventKind, status: Status, os_errno: i32, message: String) {
-        self.events.push(Event {
-            status,
-            os_errno,
-            conn: self.conn,
-            endpoint: Some(self.endpoint.clone()),
-            count: self.accepted,
-            ..Event::new(kind, message)
-        });
+    fn raise(&self, kind: EventKind, message: String) {
+        self.events.push(Event::new(kind, message).conn(self.conn, &self.endpoint));
     }
 
     /// How long a sender that did not get through goes on. Its patience is counted from the connection's last
