@@ -242,7 +242,10 @@ fn sixty_four_senders_on_eight_stopped_endpoints_are_released_at_once() {
     let node = engine.node("prefill", &endpoints);
     let conns: Vec<_> = endpoints.iter().map(|endpoint| engine.ready(endpoint)).collect();
     peer.stop();
-    let accepted: Vec<u64> = conns.iter().map(|conn| engine.fill(conn, LARGE)).collect();
+    let accepted: Vec<u64> = std::thread::scope(|scope| {
+        let filling: Vec<_> = conns.iter().map(|conn| scope.spawn(|| engine.fill(conn, LARGE))).collect();
+        filling.into_iter().map(|thread| thread.join().expect("a filled queue")).collect()
+    });
     let senders = conns.iter().map(|conn| waiting_senders(conn, 8)).reduce(Waiting::and).expect("eight endpoints");
 
     let begun = Instant::now();
