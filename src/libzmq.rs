@@ -11,7 +11,7 @@ use std::ptr::NonNull;
 use zmq_sys::zmq_msg_t;
 
 /// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
-const ZMQ_OUT_BATCH_SIZE: u32 = 101;
+const ZMQ_OUT_BATCH_SIZE: u32 = 102;
 
 fn last_error() -> io::Error {
     // SAFETY: reads a thread-local number.
