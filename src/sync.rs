@@ -25,6 +25,9 @@ mod model {
         pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
             MutexGuard(Some(self.0.lock().unwrap()))
         }
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            Some(MutexGuard(Some(self.0.try_lock().ok()?)))
+        }
     }
 
     impl<T> Deref for MutexGuard<'_, T> {

@@ -6,7 +6,7 @@
 //! head hands the baton to the next on *every* way out.
 //!
 //! A newcomer may try its luck before those who queue (strict order costs a factor of ten as soon as several
-//! threads run into a full queue) until the head has polled for [`FAIR_AFTER`]: then newcomers queue too.
+//! threads run into a full queue) until the head has polled for [`Channel::FAIR_AFTER`]: then newcomers queue too.
 //!
 //! The lock is held for non-blocking work only; who waits holds none. A connection that ends gives up its socket
 //! at once unless the head is polling its descriptor; then the head gives it up on its way out.
@@ -17,12 +17,6 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
-
-/// How long newcomers may pass a polling head.
-#[cfg(not(loom))]
-const FAIR_AFTER: Duration = Duration::from_millis(2);
-#[cfg(loom)]
-const FAIR_AFTER: Duration = Duration::ZERO; // at once: a model has no clock
 
 /// The longest the head polls without looking again. No wake-up is known to get lost; this is a safety net, and
 /// every time it catches something it is counted ([`Gate::rescues`]).
@@ -58,6 +52,8 @@ pub(crate) trait Channel {
     type Refusal;
     /// What the head waits on, outside the lock.
     type Bell: Bell;
+    /// How long newcomers may pass a polling head.
+    const FAIR_AFTER: Duration = Duration::from_millis(2);
 
     /// One attempt, without waiting.
     fn attempt(&mut self, item: &mut Self::Item) -> Attempt<Self::Done, Self::Refusal>;
@@ -210,7 +206,6 @@ impl<C: Channel> Gate<C> {
     }
 
     /// The locked channel, if nobody holds it.
-    #[cfg(not(loom))]
     pub(crate) fn try_lock(&self) -> Option<Access<'_, C>> {
         Some(Access { gate: self, inner: self.inner.try_lock()? })
     }
@@ -290,7 +285,7 @@ impl<C: Channel> Gate<C> {
                 continue;
             }
             let now = Instant::now();
-            if now.duration_since(*head_since.get_or_insert(now)) >= FAIR_AFTER {
+            if now.duration_since(*head_since.get_or_insert(now)) >= C::FAIR_AFTER {
                 inner.fair = true;
             }
             let bell = Arc::new(inner.channel.bell());

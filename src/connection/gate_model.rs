@@ -1,1 +1,303 @@
-//! The gate under every interleaving of a few threads.
+//! The gate under every interleaving of a few threads (`make loom`).
+//!
+//! The channel is a model of libzmq's. The sending side has room only as far as the commands that it has worked off
+//! said so. A command raises the mailbox's signal, and *any* attempt by any thread takes the signal away with the
+//! commands. Waits have no time limit here (`crate::sync`), and neither has the bell: a wake-up that gets lost is a
+//! deadlock, which loom reports.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use loom::sync::{Condvar, Mutex};
+use loom::thread::{self, JoinHandle};
+
+use super::{Attempt, Bell, Channel, Gate, Patience, Waiter};
+
+#[path = "gate_model/cases.rs"]
+mod cases;
+
+/// What the I/O thread and the kernel share with the sending side.
+struct World {
+    mailbox: Mutex<Mailbox>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct Mailbox {
+    /// Room that commands tell of which nobody has worked off.
+    told: usize,
+    /// The mailbox's descriptor is readable.
+    signal: bool,
+    /// Our eventfd is readable.
+    kicked: bool,
+    /// The head's time is over.
+    expired: bool,
+}
+
+impl World {
+    /// The peer has read so many messages: one command, one signal.
+    fn free(&self, room: usize) {
+        let mut mailbox = self.mailbox.lock().unwrap();
+        mailbox.told += room;
+        mailbox.signal = true;
+        self.changed.notify_all();
+    }
+
+    /// Any use of the socket: takes the commands, and the signal with them.
+    fn work_off_commands(&self) -> usize {
+        let mut mailbox = self.mailbox.lock().unwrap();
+        mailbox.signal = false;
+        std::mem::take(&mut mailbox.told)
+    }
+
+    fn ring(&self, what: impl FnOnce(&mut Mailbox)) {
+        what(&mut self.mailbox.lock().unwrap());
+        self.changed.notify_all();
+    }
+}
+
+/// The sending side. `FAIR`: newcomers queue as soon as the head polls; else they never do.
+struct Pipe<const FAIR: bool> {
+    world: Arc<World>,
+    room: usize,
+    ready: bool,
+    ended: bool,
+    /// The pipe breaks at the next message.
+    brittle: bool,
+    dead: bool,
+    /// Not yet given up.
+    socket: bool,
+    /// As many references as bells, and one.
+    bells: Arc<()>,
+    sent: usize,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Item {
+    Message,
+    /// Is refused as soon as there is room, without taking it; concerns nobody else.
+    Misfit,
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Why {
+    Ended,
+    Misfit,
+    Over,
+}
+
+impl<const FAIR: bool> Channel for Pipe<FAIR> {
+    type Item = Item;
+    type Done = ();
+    type Refusal = Why;
+    type Bell = ModelBell;
+    const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
+
+    fn attempt(&mut self, item: &mut Item) -> Attempt<(), Why> {
+        if self.refusal().is_some() {
+            return Attempt::Refused(Why::Ended);
+        }
+        if !self.ready {
+            return Attempt::NotYet;
+        }
+        assert!(self.socket, "an attempt on a socket that was given up");
+        // libzmq may pass a message without a look at its commands, but it says that there is no room only after one.
+        if self.room == 0 {
+            self.room = self.world.work_off_commands();
+        }
+        if self.room == 0 {
+            return Attempt::Full;
+        }
+        match item {
+            Item::Misfit => Attempt::Refused(Why::Misfit),
+            Item::Message if self.brittle => {
+                self.dead = true;
+                Attempt::Refused(Why::Ended)
+            }
+            Item::Message => {
+                self.room -= 1;
+                self.sent += 1;
+                Attempt::Done(())
+            }
+        }
+    }
+
+    fn refusal(&self) -> Option<Why> {
+        (self.ended || self.dead).then_some(Why::Ended)
+    }
+
+    fn bell(&mut self) -> ModelBell {
+        assert!(self.socket, "a wait on a socket that was given up");
+        assert_eq!(Arc::strong_count(&self.bells), 1, "two threads poll");
+        ModelBell { world: self.world.clone(), _alive: self.bells.clone() }
+    }
+
+    fn release(&mut self) {
+        assert_eq!(Arc::strong_count(&self.bells), 1, "the socket is given up under a thread that polls");
+        self.socket = false;
+    }
+}
+
+struct ModelBell {
+    world: Arc<World>,
+    _alive: Arc<()>,
+}
+
+impl Bell for ModelBell {
+    fn wait(&self, _: Instant) -> bool {
+        let mut mailbox = self.world.mailbox.lock().unwrap();
+        while !(mailbox.signal || mailbox.kicked || mailbox.expired) {
+            mailbox = self.world.changed.wait(mailbox).unwrap();
+        }
+        // Both stay until somebody takes them back; the time is over for this wait only.
+        mailbox.expired = false;
+        mailbox.signal || mailbox.kicked
+    }
+
+    fn kick(&self) {
+        self.world.ring(|mailbox| mailbox.kicked = true);
+    }
+
+    fn clear(&self) {
+        self.world.mailbox.lock().unwrap().kicked = false;
+    }
+}
+
+/// Who gives up when.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Limit {
+    Never,
+    /// At the second look: as soon as it would have to wait.
+    SecondLook,
+    /// At the third: when it has waited once for nothing.
+    ThirdLook,
+    /// When [`Model::clock`] says so.
+    Expires,
+}
+
+struct Model<const FAIR: bool> {
+    gate: Gate<Pipe<FAIR>>,
+    world: Arc<World>,
+    /// The time of those who expire is over. Used under the gate's lock, so that loom need not know of it.
+    expired: AtomicBool,
+}
+
+impl<const FAIR: bool> Model<FAIR> {
+    /// A READY connection with so much room.
+    fn new(room: usize) -> Arc<Self> {
+        Self::with(room, |_| {})
+    }
+
+    fn with(room: usize, change: impl FnOnce(&mut Pipe<FAIR>)) -> Arc<Self> {
+        let world = Arc::new(World { mailbox: Mutex::default(), changed: Condvar::new() });
+        let mut pipe = Pipe {
+            world: world.clone(),
+            room,
+            ready: true,
+            ended: false,
+            brittle: false,
+            dead: false,
+            socket: true,
+            bells: Arc::new(()),
+            sent: 0,
+        };
+        change(&mut pipe);
+        Arc::new(Model { gate: Gate::new(pipe), world, expired: AtomicBool::new(false) })
+    }
+
+    fn pass(&self, mut item: Item, limit: Limit) -> Result<(), Why> {
+        let mut looks = 0;
+        self.gate.pass(&mut item, |_| {
+            looks += 1;
+            let over = match limit {
+                Limit::Never => false,
+                Limit::SecondLook => looks == 2,
+                Limit::ThirdLook => looks == 3,
+                Limit::Expires => self.expired.load(Ordering::Relaxed),
+            };
+            // Never reached: the waits of the model know no time.
+            if over { Patience::Over(Why::Over) } else { Patience::Until(Instant::now()) }
+        })
+    }
+
+    /// A thread that sends so many messages and gets them through.
+    fn sender(self: &Arc<Self>, messages: usize) -> JoinHandle<()> {
+        let model = self.clone();
+        thread::spawn(move || {
+            for _ in 0..messages {
+                assert_eq!(model.pass(Item::Message, Limit::Never), Ok(()));
+            }
+        })
+    }
+
+    /// A thread that tries to pass one item.
+    fn trier(self: &Arc<Self>, item: Item, limit: Limit) -> JoinHandle<Result<(), Why>> {
+        let model = self.clone();
+        thread::spawn(move || model.pass(item, limit))
+    }
+
+    /// A thread that ends the time of all who [`Limit::Expires`], wherever they wait.
+    fn clock(self: &Arc<Self>) -> JoinHandle<()> {
+        let model = self.clone();
+        thread::spawn(move || {
+            let access = model.gate.lock();
+            model.expired.store(true, Ordering::Relaxed);
+            model.world.ring(|mailbox| mailbox.expired = true);
+            let queue: Vec<Arc<Waiter>> = access.inner.queue.iter().cloned().collect();
+            drop(access);
+            queue.iter().for_each(|waiter| waiter.bell.notify_one());
+        })
+    }
+
+    /// A thread that looks at the socket, as the watcher does at a full one.
+    fn watcher(self: &Arc<Self>) -> JoinHandle<()> {
+        let model = self.clone();
+        thread::spawn(move || {
+            let mut pipe = model.gate.lock();
+            pipe.room += model.world.work_off_commands();
+            pipe.touched();
+        })
+    }
+
+    fn make_ready(&self) {
+        let mut pipe = self.gate.lock();
+        pipe.ready = true;
+        pipe.wake_head();
+    }
+
+    /// As the manager ends a connection.
+    fn close(&self) {
+        let mut pipe = self.gate.lock();
+        pipe.ended = true;
+        let wakeups = pipe.close();
+        wakeups.ring();
+    }
+
+    /// Everybody has left; so many got through, and the socket is where it belongs.
+    fn check(&self, sent: usize, socket: bool) {
+        let access = self.gate.lock();
+        assert_eq!((access.sent, access.socket), (sent, socket));
+        assert!(access.inner.queue.is_empty() && !access.inner.fair);
+        assert!(access.inner.polling.is_none() && !access.inner.kicked);
+        assert_eq!(access.rescues(), 0);
+    }
+}
+
+fn join<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {
+    threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+}
+
+/// Every interleaving.
+fn explore(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = None;
+    builder.check(model);
+}
+
+/// Every interleaving with at most three preemptions, where all of them would take minutes.
+fn explore_bounded(model: impl Fn() + Sync + Send + 'static) {
+    let mut builder = loom::model::Builder::new();
+    builder.preemption_bound = Some(3);
+    builder.check(model);
+}
