@@ -7,16 +7,17 @@
 mod tests;
 
 use std::collections::VecDeque;
-use std::io;
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
+use std::{fmt, io};
 
 use parking_lot::{Condvar, Mutex};
 
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::ids::{ConnId, NodeId};
+use crate::log::{self, Level};
 use crate::wake::EventFd;
 
 /// The longest text that is kept with an event, in bytes: what C sees of it, and what bounds the queue's memory.
@@ -96,6 +97,18 @@ impl Event {
         }
     }
 
+    /// How important it is to an operator.
+    fn level(&self) -> Level {
+        match self.kind {
+            EventKind::None | EventKind::Ready | EventKind::Recovered | EventKind::Disconnected => Level::Info,
+            EventKind::ConnectFailed
+            | EventKind::PeerLost
+            | EventKind::Stalled
+            | EventKind::NodeFailed
+            | EventKind::Overflow => Level::Warn,
+        }
+    }
+
     /// The same event, with this status.
     pub fn status(mut self, status: Status) -> Event {
         self.status = status;
@@ -126,6 +139,26 @@ impl Event {
     pub fn count(mut self, count: u64) -> Event {
         self.count = count;
         self
+    }
+}
+
+/// One line of the log.
+impl fmt::Display for Event {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}", self.kind)?;
+        if self.conn != ConnId::NONE {
+            write!(f, ", connection {}", self.conn)?;
+        }
+        if let Some(endpoint) = &self.endpoint {
+            write!(f, " to {endpoint}")?;
+        }
+        if let Some(name) = &self.node_name {
+            write!(f, ", node {name:?} (life {})", self.node)?;
+        }
+        if !self.message.is_empty() {
+            write!(f, ": {}", self.message)?;
+        }
+        Ok(())
     }
 }
 
@@ -179,8 +212,9 @@ impl Events {
         self.queue.lock().bound = bound;
     }
 
-    /// Queues an event, or counts it as lost. Never waits for a reader.
+    /// Logs an event, and queues it or counts it as lost. Never waits for a reader.
     pub fn push(&self, mut event: Event) {
+        log::log(event.level(), || event.to_string());
         if event.message.len() > MAX_MESSAGE {
             event.message.truncate(event.message.floor_char_boundary(MAX_MESSAGE));
             event.message.shrink_to_fit();
