@@ -1,0 +1,337 @@
+"""The outbound ZeroMQ connections of LLM inference engines: a thin layer over libkvconn.
+
+Each function is the C function of that name (include/kvconn.h describes them); what C returns through pointers is
+returned, and a status other than KVCONN_OK is raised as the exception of that name: `PeerLost` for KVCONN_PEER_LOST,
+all of them an `Error`. Calls release the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
+
+    conn = kvconn.connect("tcp://10.0.0.7:5557", wait_ms=3000)
+    kvconn.send(conn, [b"room", b"17"])
+"""
+
+import ctypes
+from array import array
+from ctypes import byref
+from typing import NamedTuple
+
+from . import _ffi
+from ._ffi import DEFAULT, DEFAULT_TIMEOUT
+
+_lib = _ffi.load()
+globals().update(_ffi.CONSTANTS)  # KVCONN_EVENT_READY is EVENT_READY here
+
+
+class Error(Exception):
+    """What kvconn_error_t says. `status` is the number, `name` its C name."""
+
+    def __init__(self, error):
+        self.status = error.status
+        self.name = _lib.kvconn_status_name(error.status).decode()
+        self.os_errno = error.os_errno
+        self.scope = error.scope
+        self.retriable = bool(error.retriable)
+        self.retry_after_ms = error.retry_after_ms
+        self.conn = error.conn
+        self.endpoint = error.endpoint.decode()
+        self.message = error.message.decode()
+        super().__init__(f"{self.name}: {self.message}" + (f" [{self.endpoint}]" if self.endpoint else ""))
+
+
+def _exceptions():
+    """One exception for each status but OK, from the library's own table: {-8: PeerLost, …}."""
+    made = {}
+    while True:
+        status = -1 - len(made)
+        name = _lib.kvconn_status_name(status).decode()
+        if not name.startswith("KVCONN_"):
+            return made
+        short = name.removeprefix("KVCONN_").title().replace("_", "")
+        about = {"__doc__": _lib.kvconn_strerror(status).decode(), "__module__": __name__}
+        made[status] = type(short, (Error,), about)
+
+
+STATUSES = _exceptions()
+globals().update({kind.__name__: kind for kind in STATUSES.values()})
+
+__version__ = _lib.kvconn_version().decode()
+
+
+def _call(function, *arguments):
+    error = _ffi.kvconn_error_t()
+    if getattr(_lib, function)(*arguments, byref(error)) != 0:
+        raise STATUSES.get(error.status, Error)(error)
+
+
+def _text(text):
+    """A text as C takes it. C would read one with a NUL only up to there."""
+    if "\0" in text:
+        raise ValueError("embedded NUL character")
+    return text.encode()
+
+
+def _get(function, kind, *arguments):
+    """Calls a function whose one out-parameter comes last before the error."""
+    out = kind()
+    _call(function, *arguments, byref(out))
+    return out.value
+
+
+class _Options:
+    """A dict as kvconn_options_t, for one call; None stays NULL."""
+
+    def __init__(self, options):
+        self.options = options
+
+    def __enter__(self):
+        self.pointer = None
+        if self.options is not None:
+            self.pointer = _lib.kvconn_options_new()
+            try:
+                for name, value in self.options.items():
+                    text = str(int(value) if isinstance(value, bool) else value)
+                    _call("kvconn_options_set", self.pointer, _text(name), _text(text))
+            except BaseException:
+                self.__exit__()
+                raise
+        return self.pointer
+
+    def __exit__(self, *_):
+        _lib.kvconn_options_free(self.pointer)
+
+
+# ---- Library and managers --------------------------------------------------------------------------------------------
+
+
+def has(feature):
+    return _lib.kvconn_has(_text(feature)) != 0
+
+
+def configure(options, manager=DEFAULT):
+    with _Options(options) as pointer:
+        _call("kvconn_configure", manager, pointer)
+
+
+def manager_create(options=None):
+    with _Options(options) as pointer:
+        return _get("kvconn_manager_create", _ffi.manager_t, pointer)
+
+
+def manager_destroy(manager, timeout_ms=DEFAULT_TIMEOUT):
+    _call("kvconn_manager_destroy", manager, timeout_ms)
+
+
+def disconnect_all(flush_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+    _call("kvconn_disconnect_all", manager, flush_ms)
+
+
+def shutdown(flush_ms=DEFAULT_TIMEOUT):
+    _call("kvconn_shutdown", flush_ms)
+
+
+# ---- Connections -----------------------------------------------------------------------------------------------------
+
+
+def connect(endpoint, options=None, wait_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+    """The connection. A raised Timeout has it in `.conn` while the dial goes on."""
+    with _Options(options) as pointer:
+        return _get("kvconn_connect", _ffi.conn_t, manager, _text(endpoint), pointer, wait_ms)
+
+
+def disconnect(conn):
+    _call("kvconn_disconnect", conn)
+
+
+def disconnect_endpoint(endpoint, manager=DEFAULT):
+    _call("kvconn_disconnect_endpoint", manager, _text(endpoint))
+
+
+def connection_info(conn):
+    """A dict of the fields of kvconn_connection_info_t."""
+    info = _ffi.kvconn_connection_info_t()
+    _call("kvconn_connection_info", conn, byref(info))
+    return _fields(info)
+
+
+def connections(manager=DEFAULT):
+    return _list("kvconn_connections", _ffi.conn_t, manager)
+
+
+def find(endpoint, manager=DEFAULT):
+    return _get("kvconn_find", _ffi.conn_t, manager, _text(endpoint))
+
+
+# ---- Messages --------------------------------------------------------------------------------------------------------
+
+
+def _packed(frames):
+    """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
+    # An array raises where a size does not fit in 32 bits; ctypes would cut it.
+    sizes = array("I", [memoryview(frame).nbytes for frame in frames])
+    return b"".join(frames), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+
+
+def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends one message, a list of bytes; returns its sequence."""
+    return _get("kvconn_send_packed", ctypes.c_uint64, conn, *_packed(frames), timeout_ms)
+
+
+def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+    """Sends one message to whichever life is there, and dials if need be; returns (connection, sequence)."""
+    conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
+    places = byref(conn), byref(sequence)
+    _call("kvconn_send_packed_to", manager, _text(endpoint), *_packed(frames), timeout_ms, *places)
+    return conn.value, sequence.value
+
+
+# ---- Nodes and failures ----------------------------------------------------------------------------------------------
+
+
+class FailedEndpoint(NamedTuple):
+    endpoint: str
+    conn: int
+    spared: bool
+    accepted: int
+
+
+class Failure(NamedTuple):
+    """What a node's failure took away."""
+
+    node: int
+    name: str
+    reason: str
+    time_ms: int
+    endpoints: list
+    requests: list
+
+
+def _failure(pointer):
+    """Reads a report and frees it; None for NULL."""
+    if not pointer:
+        return None
+    try:
+        count = _lib.kvconn_failure_endpoint_count(pointer)
+        endpoints = (_ffi.kvconn_failed_endpoint_t * count)()
+        size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
+        _call("kvconn_failure_endpoints", pointer, endpoints, size, count, byref(ctypes.c_size_t()))
+        return Failure(
+            _lib.kvconn_failure_node(pointer),
+            _lib.kvconn_failure_name(pointer).decode(),
+            _lib.kvconn_failure_reason(pointer).decode(),
+            _lib.kvconn_failure_time_ms(pointer),
+            [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted) for e in endpoints],
+            _list("kvconn_failure_requests", ctypes.c_uint64, pointer),
+        )
+    finally:
+        _lib.kvconn_failure_free(pointer)
+
+
+def _texts(texts):
+    return (ctypes.c_char_p * len(texts))(*[_text(text) for text in texts]), len(texts)
+
+
+def _reason(reason):
+    return None if reason is None else _text(reason)
+
+
+def node_open(name, manager=DEFAULT):
+    """(the node, whether this call began its life)"""
+    node, created = _ffi.node_t(), ctypes.c_int32()
+    _call("kvconn_node_open", manager, _text(name), byref(node), byref(created))
+    return node.value, bool(created.value)
+
+
+def node_find(name, manager=DEFAULT):
+    return _get("kvconn_node_find", _ffi.node_t, manager, _text(name))
+
+
+def node_info(node):
+    """A dict of the fields of kvconn_node_info_t."""
+    info = _ffi.kvconn_node_info_t()
+    _call("kvconn_node_info", node, byref(info))
+    return _fields(info)
+
+
+def node_add_endpoints(node, endpoints, options=None):
+    with _Options(options) as pointer:
+        _call("kvconn_node_add_endpoints", node, *_texts(endpoints), pointer)
+
+
+def node_remove_endpoints(node, endpoints):
+    _call("kvconn_node_remove_endpoints", node, *_texts(endpoints))
+
+
+def node_track_request(node, request):
+    _call("kvconn_node_track_request", node, request)
+
+
+def node_untrack_request(node, request):
+    """Whether it was tracked until now."""
+    return bool(_get("kvconn_node_untrack_request", ctypes.c_int32, node, request))
+
+
+def node_report_health(node, healthy, reason=None):
+    """The Failure when this report failed the node, else None."""
+    return _failure(_get("kvconn_node_report_health", _ffi.failure_p, node, bool(healthy), _reason(reason)))
+
+
+def handle_failure(node, reason=None):
+    """The Failure."""
+    return _failure(_get("kvconn_handle_failure", _ffi.failure_p, node, _reason(reason)))
+
+
+def take_failure(manager=DEFAULT):
+    """The oldest Failure that nobody got yet, or None."""
+    return _failure(_get("kvconn_take_failure", _ffi.failure_p, manager))
+
+
+# ---- Events and observing --------------------------------------------------------------------------------------------
+
+
+def event_fd(manager=DEFAULT):
+    return _get("kvconn_event_fd", ctypes.c_int, manager)
+
+
+def next_event(timeout_ms=0, manager=DEFAULT):
+    """A dict of the fields of kvconn_event_t, or None when nothing happened in time."""
+    event = _ffi.kvconn_event_t()
+    _call("kvconn_next_event", manager, timeout_ms, byref(event))
+    return None if event.kind == _ffi.EVENT_NONE else _fields(event)
+
+
+def describe(manager=DEFAULT):
+    needed = ctypes.c_size_t(4096)
+    while True:
+        buffer = ctypes.create_string_buffer(needed.value)
+        _call("kvconn_describe", manager, buffer, len(buffer), byref(needed))
+        if needed.value <= len(buffer):
+            return buffer.value.decode()
+
+
+def dump(fd=2):
+    _call("kvconn_dump", fd)
+
+
+_log = _ffi.log_fn_t()  # what the library may call; kept as long as it may
+
+
+def set_log(function, level):
+    """Calls function(level, line) for each line of the log; None ends it."""
+    global _log
+    new = _ffi.log_fn_t() if function is None else _ffi.log_fn_t(lambda level, line, _: function(level, line.decode()))
+    _call("kvconn_set_log", new, None, level)
+    _log = new
+
+
+def _fields(struct):
+    """A struct as a dict: texts decoded, without its size."""
+    values = {name: getattr(struct, name) for name, _ in struct._fields_[1:]}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def _list(function, kind, owner):
+    """An array whose length may grow between asking and copying."""
+    count = ctypes.c_size_t(0)
+    while True:
+        array = (kind * count.value)()
+        _call(function, owner, array, len(array), byref(count))
+        if count.value <= len(array):
+            return array[: count.value]

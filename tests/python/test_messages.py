@@ -1,0 +1,252 @@
+"""Messages and events through ctypes, against pyzmq PULL sockets in other processes and in this one."""
+
+import ctypes
+import errno
+import select
+import threading
+import time
+
+import pytest
+import zmq
+
+MESSAGES = [
+    [b"room", b"17"],
+    [b""],
+    [b"a\0b", b"", b"\0" * 300],
+    [b"x" * 70_000],
+    [bytes([n]) for n in range(64)],
+    [b"s" * 512 * 1024, b"end"],
+]
+
+
+@pytest.fixture
+def kv(lib):
+    import kvconn
+
+    return kvconn
+
+
+@pytest.fixture
+def manager(kv):
+    """A manager of the test's own, so that tests do not see each other's events and fences."""
+    m = kv.manager_create()
+    yield m
+    kv.manager_destroy(m)
+
+
+def canonical(peer):
+    """The endpoint as kvconn writes it: a dual-stack listener calls 127.0.0.1 [::ffff:127.0.0.1]."""
+    return f"tcp://127.0.0.1:{peer.port}"
+
+
+def test_messages_arrive_byte_for_byte(kv, manager, peer):
+    receiver = peer("--keep")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    for sequence, message in enumerate(MESSAGES, 1):
+        assert kv.send(conn, message) == sequence
+    for sequence, message in enumerate(MESSAGES, 1 + len(MESSAGES)):
+        assert kv.send_to(receiver.endpoint, message, manager=manager) == (conn, sequence)
+    receiver.expect(2 * len(MESSAGES))
+    assert receiver.messages() == MESSAGES * 2
+    info = kv.connection_info(conn)
+    assert info["accepted"] == 2 * len(MESSAGES) and info["state"] == kv.STATE_READY and info["status"] == 0
+
+
+def test_frames_that_lie_apart_arrive_as_well(kv, manager, peer):
+    """kvconn_send and kvconn_send_to, which the Python layer itself does not use."""
+    from kvconn import _ffi
+
+    library = _ffi.load()
+    receiver = peer("--keep")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    for message in MESSAGES:
+        frames = (_ffi.kvconn_frame_t * len(message))()
+        for frame, data in zip(frames, message):
+            frame.data, frame.size = ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)
+        error = _ffi.kvconn_error_t()
+        assert library.kvconn_send(conn, frames, len(frames), -1, None, ctypes.byref(error)) == 0, error.message
+        endpoint = receiver.endpoint.encode()
+        status = library.kvconn_send_to(manager, endpoint, frames, len(frames), -1, None, None, ctypes.byref(error))
+        assert status == 0, error.message
+    receiver.expect(2 * len(MESSAGES))
+    assert receiver.messages() == [message for message in MESSAGES for _ in range(2)]
+
+
+def test_a_pull_socket_of_pyzmq_in_the_same_process(kv, manager):
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        conn = kv.connect(f"tcp://127.0.0.1:{port}", wait_ms=5000, manager=manager)
+        for message in MESSAGES:
+            kv.send(conn, message)
+            assert pull.poll(5000)
+            assert pull.recv_multipart() == message
+
+
+def test_bytes_like_frames_are_sent_as_their_bytes(kv, manager, peer):
+    receiver = peer("--keep")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    numbers = (ctypes.c_uint64 * 3)(1, 2, 3)
+    kv.send(conn, [bytearray(b"a"), memoryview(b"bc"), memoryview(numbers)])
+    receiver.expect(1)
+    assert receiver.messages() == [[b"a", b"bc", bytes(numbers)]]
+
+
+def events_until(kv, manager, kind, seconds=10):
+    """Waits on the event descriptor as an event loop does; all events up to the first of this kind."""
+    fd, found, deadline = kv.event_fd(manager), [], time.monotonic() + seconds
+    while not found or found[-1]["kind"] != kind:
+        ready, _, _ = select.select([fd], [], [], deadline - time.monotonic())
+        assert ready, f"no event {kind} within {seconds} s, but {found}"
+        event = kv.next_event(0, manager)
+        assert event, "the descriptor is readable, and there is no event"
+        found.append(event)
+    return found
+
+
+def test_a_killed_peer_is_an_event_and_fails_the_next_send(kv, manager, peer):
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    kv.send(conn, [b"one"])
+    receiver.expect(1)
+    (ready,) = events_until(kv, manager, kv.EVENT_READY)
+    assert (ready["conn"], ready["endpoint"], ready["status"]) == (conn, canonical(receiver), 0)
+    assert select.select([kv.event_fd(manager)], [], [], 0)[0] == [], "readable without an event"
+
+    receiver.kill()
+    lost = events_until(kv, manager, kv.EVENT_PEER_LOST)[-1]
+    assert (lost["conn"], lost["count"]) == (conn, 1)
+    assert abs(lost["time_ms"] / 1000 - time.time()) < 60
+    with pytest.raises(kv.PeerLost) as caught:
+        kv.send(conn, [b"two"])
+    error = caught.value
+    assert (error.conn, error.endpoint, error.retriable, error.scope) == (conn, canonical(receiver), True, kv.SCOPE_PEER)
+    assert kv.connection_info(conn)["state"] == kv.STATE_ENDED
+    assert kv.connections(manager) == []
+    with pytest.raises(kv.NotFound):
+        kv.find(receiver.endpoint, manager)
+
+
+def test_a_refused_dial_says_why_and_when_to_try_again(kv, manager, peer):
+    receiver = peer()
+    endpoint = receiver.endpoint
+    receiver.kill()
+    with pytest.raises(kv.ConnectFailed) as refused:
+        kv.connect(endpoint, wait_ms=5000, manager=manager)
+    assert refused.value.os_errno == errno.ECONNREFUSED and refused.value.endpoint == canonical(receiver)
+    with pytest.raises(kv.Backoff) as later:
+        kv.send_to(endpoint, [b"x"], manager=manager)
+    assert later.value.os_errno == errno.ECONNREFUSED and 0 < later.value.retry_after_ms <= 200
+
+    back = peer(bind=endpoint)
+    time.sleep(later.value.retry_after_ms / 1000)
+    kv.send_to(endpoint, [b"x"], timeout_ms=5000, manager=manager)
+    back.expect(1)
+
+
+def test_connect_retry_waits_for_a_peer_that_comes_up_later(kv, manager, peer):
+    first = peer()
+    endpoint = first.endpoint
+    first.kill()
+    result = []
+    options = {"connect_retry": True}
+    thread = threading.Thread(target=lambda: result.append(kv.connect(endpoint, options, 10_000, manager)))
+    thread.start()
+    time.sleep(0.3)
+    receiver = peer(bind=endpoint)
+    thread.join(10)
+    kv.send(result[0], [b"x"])
+    receiver.expect(1)
+
+
+def test_a_disconnect_fences_until_connect(kv, manager, peer):
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    kv.disconnect_endpoint(receiver.endpoint, manager)
+    with pytest.raises(kv.Disconnected):
+        kv.send(conn, [b"x"])
+    with pytest.raises(kv.Disconnected):
+        kv.send_to(receiver.endpoint, [b"x"], manager=manager)
+    again = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    assert again != conn
+    assert kv.send_to(receiver.endpoint, [b"x"], manager=manager) == (again, 1)
+    receiver.expect(1)
+
+
+def test_a_stopped_peer_blocks_only_who_sends_to_it(kv, manager, peer):
+    """The calls release the GIL; a disconnect from another thread wakes the sender (scenario 1)."""
+    receiver = peer("--rcvhwm", 1, "--rcvbuf", 4096)
+    conn = kv.connect(receiver.endpoint, {"send_hwm": 10}, 5000, manager)
+    receiver.stop()
+    with pytest.raises((kv.Timeout, kv.Stalled)):
+        for _ in range(10_000):
+            kv.send(conn, [b"x" * 100_000], 200)
+    outcome = []
+
+    def blocked():
+        try:
+            kv.send(conn, [b"y"], 30_000)
+        except kv.Error as error:
+            outcome.append((error.name, time.monotonic()))
+
+    thread = threading.Thread(target=blocked)
+    thread.start()
+    deadline = time.monotonic() + 5
+    while kv.connection_info(conn)["waiting"] != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    begun = time.monotonic()
+    kv.disconnect_endpoint(receiver.endpoint, manager)
+    assert time.monotonic() - begun < 0.1
+    thread.join(5)
+    assert outcome and outcome[0][0] == "KVCONN_DISCONNECTED" and outcome[0][1] - begun < 0.2
+
+
+def test_options_are_checked_and_conflicts_named(kv, manager, peer):
+    receiver = peer()
+    kv.connect(receiver.endpoint, {"send_hwm": 7}, 5000, manager)
+    with pytest.raises(kv.Invalid, match="no_such"):
+        kv.connect(receiver.endpoint, {"no_such": 1}, 0, manager)
+    with pytest.raises(kv.Invalid, match="send_hwm"):
+        kv.connect(receiver.endpoint, {"send_hwm": "many"}, 0, manager)
+    with pytest.raises(kv.Conflict, match="send_hwm"):
+        kv.connect(receiver.endpoint, {"send_hwm": 8}, 0, manager)
+    with pytest.raises(kv.Invalid, match="max_nodes"):
+        kv.connect(receiver.endpoint, {"max_nodes": 8}, 0, manager)
+    kv.configure({"send_timeout_ms": 50}, manager)
+
+
+def test_a_manager_that_is_gone_takes_its_ids_with_it(kv, peer):
+    receiver = peer()
+    m = kv.manager_create({"max_endpoints": 1})
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=m)
+    with pytest.raises(kv.Limit, match="max_endpoints"):
+        kv.connect("tcp://127.0.0.1:9", wait_ms=0, manager=m)
+    kv.manager_destroy(m)
+    for call in (
+        lambda: kv.send(conn, [b"x"]),
+        lambda: kv.connection_info(conn),
+        lambda: kv.next_event(0, m),
+        lambda: kv.manager_destroy(m),
+    ):
+        with pytest.raises(kv.Stale):
+            call()
+
+
+def test_the_log_and_the_descriptions_are_text(kv, manager, peer, tmp_path, wait_until):
+    lines = []
+    kv.set_log(lambda level, line: lines.append((level, line)), kv.LOG_DEBUG)
+    try:
+        receiver = peer()
+        conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+        assert canonical(receiver) in kv.describe(manager) and "READY" in kv.describe(manager)
+        with open(tmp_path / "dump", "w+") as file:
+            kv.dump(file.fileno())
+            file.seek(0)
+            assert canonical(receiver) in file.read()
+        kv.disconnect(conn)
+        wait_until("the log names the endpoint", lambda: any(canonical(receiver) in line for _, line in lines))
+    finally:
+        kv.set_log(None, kv.LOG_OFF)
+    count = len(lines)
+    kv.send_to(receiver.endpoint, [b"x"], timeout_ms=5000, manager=manager)
+    assert len(lines) == count, "the log goes on after it was ended"

@@ -1,0 +1,195 @@
+"""Nodes and their failures through ctypes, against pyzmq PULL sockets in other processes."""
+
+import select
+import threading
+import time
+
+import pytest
+
+
+@pytest.fixture
+def kv(lib):
+    import kvconn
+
+    return kvconn
+
+
+@pytest.fixture
+def manager(kv):
+    m = kv.manager_create()
+    yield m
+    kv.manager_destroy(m)
+
+
+def test_a_failure_takes_endpoints_and_requests_of_that_life_only(kv, manager, peer):
+    ranks = [peer() for _ in range(3)]
+    first, second, shared = (f"tcp://127.0.0.1:{rank.port}" for rank in ranks)  # as kvconn writes them
+    node, created = kv.node_open("prefill-0", manager)
+    other, _ = kv.node_open("prefill-1", manager)
+    assert created and kv.node_open("prefill-0", manager) == (node, False)
+    kv.node_track_request(node, 7)  # before any endpoint is known
+    kv.node_add_endpoints(node, [first, second, shared])
+    kv.node_add_endpoints(other, [shared])
+    for request in (3, 2**64 - 1, 3):
+        kv.node_track_request(node, request)
+    kv.node_track_request(other, 5)
+    assert kv.node_untrack_request(node, 3) and not kv.node_untrack_request(node, 3)
+    conns = {endpoint: kv.connect(endpoint, wait_ms=5000, manager=manager) for endpoint in (first, shared)}
+    kv.send(conns[first], [b"x"])
+    info = kv.node_info(node)
+    assert (info["name"], info["status"], info["endpoints"], info["requests"]) == ("prefill-0", 0, 3, 2)
+
+    failure = kv.handle_failure(node, "heartbeat lost")
+    assert (failure.node, failure.name, failure.requests) == (node, "prefill-0", [7, 2**64 - 1])
+    assert "heartbeat lost" in failure.reason and abs(failure.time_ms / 1000 - time.time()) < 60
+    assert [(e.endpoint, e.conn, e.spared, e.accepted) for e in failure.endpoints] == [
+        (first, conns[first], False, 1),
+        (second, 0, False, 0),
+        (shared, conns[shared], True, 0),
+    ]
+    # What is over stays over, and late calls change nothing.
+    for call in (
+        lambda: kv.send(conns[first], [b"x"]),
+        lambda: kv.send_to(second, [b"x"], manager=manager),
+        lambda: kv.connect(first, wait_ms=0, manager=manager),
+        lambda: kv.handle_failure(node),
+        lambda: kv.node_report_health(node, False),
+        lambda: kv.node_track_request(node, 8),
+        lambda: kv.node_add_endpoints(node, [first]),
+    ):
+        with pytest.raises(kv.NodeFailed):
+            call()
+    kv.send(conns[shared], [b"spared"])
+    ranks[2].expect(1)
+    assert kv.node_info(other)["requests"] == 1
+    with pytest.raises(kv.NotFound):
+        kv.node_find("prefill-0", manager)
+
+    # The next life has another id, and only its registration lifts the fence.
+    again, created = kv.node_open("prefill-0", manager)
+    assert created and again != node and kv.node_find("prefill-0", manager) == again
+    with pytest.raises(kv.NodeFailed):
+        kv.connect(first, wait_ms=0, manager=manager)
+    kv.node_add_endpoints(again, [first])
+    kv.send(kv.connect(first, wait_ms=5000, manager=manager), [b"again"])
+    ranks[0].expect(2)
+    with pytest.raises(kv.NodeFailed):
+        kv.node_report_health(node, False, "a probe of the first life")
+    assert kv.node_info(again)["failures_in_row"] == 0
+
+
+def test_bad_probes_in_a_row_fail_a_node(kv, manager):
+    node, _ = kv.node_open("n", manager)
+    kv.node_track_request(node, 1)
+    assert kv.node_report_health(node, False) is None
+    assert kv.node_report_health(node, True) is None
+    assert kv.node_report_health(node, False) is None
+    failure = kv.node_report_health(node, False, "no answer")
+    assert failure.requests == [1] and "no answer" in failure.reason
+    assert kv.take_failure(manager) is None, "given out once already"
+
+
+def test_a_report_without_a_place_is_kept(kv, manager):
+    """Scenario 39: the caller gives NULL, and the event queue is full."""
+    from kvconn import _ffi
+
+    library = _ffi.load()
+    kv.configure({"max_events": 2, "max_failures": 1}, manager)
+    nodes = [kv.node_open(f"node {n}", manager)[0] for n in range(5)]
+    for node in nodes:
+        kv.node_track_request(node, node)
+        assert library.kvconn_node_report_health(node, 0, None, None, None) == 0
+    taken = [kv.take_failure(manager) for _ in nodes]
+    assert [(f.node, f.requests) for f in taken] == [(node, [node]) for node in nodes]
+    assert kv.take_failure(manager) is None
+    kinds = []
+    while event := kv.next_event(0, manager):
+        kinds.append(event["kind"])
+    assert kv.EVENT_OVERFLOW in kinds
+
+
+def test_a_lost_peer_fails_its_node_when_told_to(kv, manager, peer):
+    kv.configure({"node_loss": "any"}, manager)
+    rank = peer()
+    node, _ = kv.node_open("n", manager)
+    kv.node_add_endpoints(node, [rank.endpoint])
+    kv.node_track_request(node, 42)
+    conn = kv.connect(rank.endpoint, wait_ms=5000, manager=manager)
+    rank.kill()
+    fd, kinds = kv.event_fd(manager), []
+    while kv.EVENT_NODE_FAILED not in kinds:
+        assert select.select([fd], [], [], 10)[0], kinds
+        event = kv.next_event(0, manager)
+        kinds.append(event["kind"])
+    assert kinds == [kv.EVENT_READY, kv.EVENT_PEER_LOST, kv.EVENT_NODE_FAILED]
+    assert (event["node"], event["node_name"], event["count"]) == (node, "n", 1)
+    failure = kv.take_failure(manager)
+    assert (failure.node, failure.requests) == (node, [42])
+    with pytest.raises(kv.PeerLost):
+        kv.send(conn, [b"x"])
+
+
+def test_a_failure_wakes_blocked_senders(kv, manager, peer):
+    rank = peer("--rcvhwm", 1, "--rcvbuf", 4096)
+    node, _ = kv.node_open("n", manager)
+    kv.node_add_endpoints(node, [rank.endpoint], {"send_hwm": 5})
+    conn = kv.connect(rank.endpoint, wait_ms=5000, manager=manager)
+    rank.stop()
+    with pytest.raises((kv.Timeout, kv.Stalled)):
+        for _ in range(10_000):
+            kv.send(conn, [b"x" * 100_000], 200)
+    names = []
+
+    def blocked():
+        try:
+            kv.send(conn, [b"y"], 30_000)
+        except kv.Error as error:
+            names.append(error.name)
+
+    threads = [threading.Thread(target=blocked) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + 5
+    while kv.connection_info(conn)["waiting"] != len(threads):
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    begun = time.monotonic()
+    kv.handle_failure(node)
+    assert time.monotonic() - begun < 0.1
+    for thread in threads:
+        thread.join(5)
+    assert time.monotonic() - begun < 0.5 and names == ["KVCONN_NODE_FAILED"] * len(threads)
+
+
+def test_endpoints_can_be_taken_away(kv, manager, peer):
+    first, second = peer(), peer()
+    node, _ = kv.node_open("n", manager)
+    kv.node_add_endpoints(node, [first.endpoint, second.endpoint])
+    conn = kv.connect(first.endpoint, wait_ms=5000, manager=manager)
+    kv.node_remove_endpoints(node, [first.endpoint, "tcp://127.0.0.1:9"])
+    assert kv.node_info(node)["endpoints"] == 1
+    with pytest.raises(kv.Disconnected):
+        kv.send(conn, [b"x"])
+    with pytest.raises(kv.Disconnected):
+        kv.send_to(first.endpoint, [b"x"], manager=manager)
+    with pytest.raises(kv.Invalid):
+        kv.node_add_endpoints(node, [first.endpoint, "tcp://127.0.0.1:0"])
+    assert kv.node_info(node)["endpoints"] == 1, "all or nothing"
+
+
+def test_a_change_of_role_sends_what_was_accepted_and_starts_afresh(kv, manager, peer):
+    """Scenario 45."""
+    rank = peer("--keep")
+    node, _ = kv.node_open("n", manager)
+    kv.node_add_endpoints(node, [rank.endpoint])
+    conn = kv.connect(rank.endpoint, wait_ms=5000, manager=manager)
+    kv.send(conn, [b"ABORT"])
+    kv.disconnect_all(1000, manager)
+    rank.expect(1)
+    assert rank.messages() == [[b"ABORT"]] and kv.connections(manager) == []
+    with pytest.raises(kv.Disconnected):
+        kv.node_track_request(node, 1)
+    with pytest.raises(kv.Disconnected):
+        kv.send_to(rank.endpoint, [b"x"], manager=manager)
+    kv.send(kv.connect(rank.endpoint, wait_ms=5000, manager=manager), [b"new role"])
+    rank.expect(2)
