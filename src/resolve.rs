@@ -35,15 +35,20 @@ const IDLE: Duration = Duration::from_secs(10);
 /// before it if the destination is this host.
 ///
 /// A socket that dials a free port of its own host may be given that very port as its source, and
-/// is then connected to itself. The kernel never does so for a source that was bound first, which
-/// is what libzmq does for `tcp://0.0.0.0:0;ip:port`; and in contrast to any other local
-/// connection such a source does not keep a listener from binding the port. Other destinations do
-/// not need it, and crowded binding costs milliseconds.
+/// is then connected to itself. For a source that was bound first, which is what libzmq does for
+/// `tcp://[*]:0;ip:port`, the kernel takes odd ports as long as there are any, so that this is
+/// rarer, but not impossible: a dial that is connected to itself fails. In contrast to any other
+/// local connection such a source does not keep a listener from binding the port, neither while
+/// the connection lives nor after. Other destinations do not need it, and crowded binding costs
+/// milliseconds.
+///
+/// `[*]` because libzmq takes everything else for the name of an interface at first: it lists all
+/// interfaces, at every dial, and aborts the process when there is no descriptor to do so. The
+/// brackets, which it strips, carry the asterisk past its check of a text's first character.
 pub fn dial_text(address: SocketAddr) -> String {
-    match address {
-        _ if !is_local(address) => format!("tcp://{address}"),
-        SocketAddr::V4(_) => format!("tcp://0.0.0.0:0;{address}"),
-        SocketAddr::V6(_) => format!("tcp://[::]:0;{address}"),
+    match is_local(address) {
+        true => format!("tcp://[*]:0;{address}"),
+        false => format!("tcp://{address}"),
     }
 }
 
@@ -685,10 +690,10 @@ mod tests {
     fn local_destinations_get_a_wildcard_source() {
         // TEST-NET-3 and the documentation prefix: nobody's addresses.
         for (text, expected) in [
-            ("127.0.0.1:5555", "tcp://0.0.0.0:0;127.0.0.1:5555"),
-            ("127.8.9.10:5555", "tcp://0.0.0.0:0;127.8.9.10:5555"),
-            ("0.0.0.0:5555", "tcp://0.0.0.0:0;0.0.0.0:5555"),
-            ("[::1]:5555", "tcp://[::]:0;[::1]:5555"),
+            ("127.0.0.1:5555", "tcp://[*]:0;127.0.0.1:5555"),
+            ("127.8.9.10:5555", "tcp://[*]:0;127.8.9.10:5555"),
+            ("0.0.0.0:5555", "tcp://[*]:0;0.0.0.0:5555"),
+            ("[::1]:5555", "tcp://[*]:0;[::1]:5555"),
             ("203.0.113.7:5555", "tcp://203.0.113.7:5555"),
             ("[2001:db8::7]:5555", "tcp://[2001:db8::7]:5555"),
             ("[fe80::dead:beef:1:2%1]:5555", "tcp://[fe80::dead:beef:1:2%1]:5555"),
