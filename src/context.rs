@@ -21,8 +21,15 @@ pub(crate) fn create(io_threads: i32) -> Result<Context> {
     let (_, hard) = budget::nofile();
     let sockets = hard.clamp(1024, MAX_SOCKETS) as i32;
     let failed = |what: &str, e: std::io::Error| {
-        Error::new(Status::Internal, format!("libzmq cannot make {what}: {}", libzmq::error_text(&e)))
-            .errno(e.raw_os_error().unwrap_or(0))
+        let text = format!("libzmq cannot make {what}: {}", libzmq::error_text(&e));
+        let errno = e.raw_os_error().unwrap_or(0);
+        match errno {
+            // Another thread has taken what was there a moment ago.
+            libc::EMFILE | libc::ENFILE => Error::limit(format!("{text}; raise RLIMIT_NOFILE (ulimit -n)")),
+            libc::ENOMEM => Error::limit(text),
+            _ => Error::new(Status::Internal, text),
+        }
+        .errno(errno)
     };
     let context = Context::new(io_threads, sockets).map_err(|e| failed("a context", e))?;
     // Starts the threads now, while we know that it works.
