@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvconn::error::Status;
 
 use crate::common::engine::{options, refused, send};
-use crate::common::{Engine, OwnProcess, Peer, closed_port, ms, names, within};
+use crate::common::{Engine, OwnProcess, Peer, closed_port, ms, names, own_process, within};
 use crate::{skip_unless, test_name};
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -26,6 +26,27 @@ fn delivers(peer: &Peer, endpoint: &str) {
 fn ipv6_loopback_works_without_a_hint() {
     let peer = Peer::bind("tcp://[::1]:0");
     delivers(&peer, &format!("tcp://[::1]:{}", peer.port()));
+}
+
+#[test]
+fn ipv4_works_where_ipv6_is_switched_off() {
+    skip_unless!(own_process::network_available());
+    skip_unless!(names::available());
+    if OwnProcess::new(test_name!()).network().parent() {
+        return;
+    }
+    for interface in ["all", "default", "lo"] {
+        let switch = format!("/proc/sys/net/ipv6/conf/{interface}/disable_ipv6");
+        std::fs::write(switch, "1").expect("switching IPv6 off in a network of one's own");
+    }
+    names::only_hosts("::1 peer.test\n127.0.0.1 peer.test\n");
+    let peer = Peer::any();
+    delivers(&peer, &format!("tcp://127.0.0.1:{}", peer.port()));
+    let engine = Engine::new();
+    engine.send_to(&format!("tcp://peer.test:{}", peer.port()), &[b"by name"], LIMIT).expect("sent");
+    peer.wait_received(3, LIMIT);
+    let ipv6 = format!("tcp://[::1]:{}", peer.port());
+    within(ms(1000), "a dial of IPv6", || refused(engine.connect(&ipv6, LIMIT), Status::ConnectFailed));
 }
 
 #[test]

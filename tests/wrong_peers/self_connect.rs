@@ -100,22 +100,23 @@ fn a_dial_of_a_free_ipv6_port_is_never_ready_and_leaves_it_free() {
     never_ready_and_bindable("[::1]");
 }
 
-/// With one or two ports to dial from, the kernel has no choice.
+/// With one port to dial from, the kernel has no choice.
 #[test]
 fn a_connection_to_itself_is_a_failed_dial_to_everybody_who_waits() {
     skip_unless!(own_process::network_available());
     if OwnProcess::new(test_name!()).network().parent() {
         return;
     }
-    for (first, last) in [(42_001, 42_001), (42_100, 42_100), (42_200, 42_201)] {
-        narrow_the_range(first, last);
+    for port in [42_001, 42_100] {
+        narrow_the_range(port, port);
         let engine = Engine::new();
-        let endpoint = format!("tcp://127.0.0.1:{last}");
+        let endpoint = format!("tcp://127.0.0.1:{port}");
         let before = tcp_traffic();
         let conn = engine.lazy(&endpoint);
         refused(send(&conn, &[b"to myself"], LIMIT), Status::ConnectFailed);
         let after = tcp_traffic();
-        println!("{last}: {} dials, {} refused", after.dials - before.dials, after.refused - before.refused);
+        // It was connected, and to whom else?
+        assert_eq!((after.dials - before.dials, after.refused - before.refused), (1, 0), "{endpoint}");
         assert_eq!(conn.info().accepted, 0);
         refused(engine.send_to(&endpoint, &[b"x"], LIMIT), Status::Backoff);
         narrow_the_range(50_000, 60_000);
