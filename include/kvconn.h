@@ -53,7 +53,8 @@
  * out-parameters are zero. Exceptions are stated. The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
- * after kvconn_shutdown (not from the functions on options, failure reports and the log), and KVCONN_INTERNAL for a defect.
+ * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log and those that read a report), and KVCONN_INTERNAL for
+ * a defect.
  * KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
  * below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
  * names it.
@@ -1195,7 +1196,8 @@ typedef struct kvconn_event_t {
 
 /**
  * Gives a descriptor that is readable while events wait, for poll, epoll or an event loop. It belongs to the manager: do not
- * read, write or close it. After it has become readable, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
+ * read, write or close it, and stop watching it before the manager is destroyed. It is readable exactly while an event waits
+ * (level-triggered); with an edge-triggered poller, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
  *
  * @param m       the manager.
  * @param[out] fd the descriptor; -1 on failure.
@@ -1213,11 +1215,12 @@ kvconn_status_t kvconn_event_fd(kvconn_manager_t m,
  *
  * @param m          the manager.
  * @param timeout_ms how long to wait for an event; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
- * @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time. Its struct_size is set by the caller.
+ * @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time, or when the manager was destroyed
+ *     meanwhile. Its struct_size is set by the caller.
  * @param error      details of a failure; may be NULL.
  * @retval KVCONN_OK      event is filled.
  * @retval KVCONN_INVALID event->struct_size is not set.
- * @retval KVCONN_STALE   there is no such manager, or it was destroyed during the call.
+ * @retval KVCONN_STALE   there is no such manager.
  */
 kvconn_status_t kvconn_next_event(kvconn_manager_t m,
                                   int64_t timeout_ms,
@@ -1284,7 +1287,8 @@ kvconn_status_t kvconn_dump(int fd, kvconn_error_t *error);
  * file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
  *
  * The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
- * it is slow, lines are dropped and counted. In a forked child it is not called.
+ * it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception or a longjmp
+ * out of it ends the process.
  *
  * @param function  the function; NULL to be silent again.
  * @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.

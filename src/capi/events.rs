@@ -69,7 +69,8 @@ impl From<Event> for kvconn_event_t {
 }
 
 /// Gives a descriptor that is readable while events wait, for poll, epoll or an event loop. It belongs to the manager: do not
-/// read, write or close it. After it has become readable, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
+/// read, write or close it, and stop watching it before the manager is destroyed. It is readable exactly while an event waits
+/// (level-triggered); with an edge-triggered poller, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
 ///
 /// @param m       the manager.
 /// @param[out] fd the descriptor; -1 on failure.
@@ -96,11 +97,12 @@ pub unsafe extern "C" fn kvconn_event_fd(
 ///
 /// @param m          the manager.
 /// @param timeout_ms how long to wait for an event; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
-/// @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time. Its struct_size is set by the caller.
+/// @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time, or when the manager was destroyed
+///     meanwhile. Its struct_size is set by the caller.
 /// @param error      details of a failure; may be NULL.
 /// @retval KVCONN_OK      event is filled.
 /// @retval KVCONN_INVALID event->struct_size is not set.
-/// @retval KVCONN_STALE   there is no such manager, or it was destroyed during the call.
+/// @retval KVCONN_STALE   there is no such manager.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_next_event(
     m: kvconn_manager_t,

@@ -362,7 +362,9 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
     result.unwrap_or_else(|payload| {
-        let text = PANIC.take().unwrap_or_else(|| said(payload.as_ref()));
+        // Thread-locals may be gone when a thread's last destructors call.
+        let noted = PANIC.try_with(|p| p.try_borrow_mut().ok().and_then(|mut p| p.take())).ok().flatten();
+        let text = noted.unwrap_or_else(|| said(payload.as_ref()));
         Err(Error::new(Status::Internal, format!("kvconn panicked: {text}")))
     })
 }
@@ -382,7 +384,7 @@ fn quieten_panics() {
         }
         let place = info.location().map_or(String::new(), |l| format!(" at {}:{}", l.file(), l.line()));
         let text = format!("{}{place}", said(info.payload()));
-        PANIC.with(|p| p.try_borrow_mut().map(|mut p| *p = Some(text)).unwrap_or(()));
+        let _ = PANIC.try_with(|p| p.try_borrow_mut().map(|mut p| *p = Some(text)));
     }));
 }
 

@@ -61,7 +61,8 @@ pub type kvconn_log_fn_t = Option<unsafe extern "C" fn(level: i32, line: *const 
 /// file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
 ///
 /// The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
-/// it is slow, lines are dropped and counted. In a forked child it is not called.
+/// it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception or a longjmp
+/// out of it ends the process.
 ///
 /// @param function  the function; NULL to be silent again.
 /// @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.

@@ -9,6 +9,8 @@ import time
 import pytest
 import zmq
 
+from sharing import BlockedSenders, canonical, fill, kv, manager  # noqa: F401: fixtures are found by name
+
 MESSAGES = [
     [b"room", b"17"],
     [b""],
@@ -17,26 +19,6 @@ MESSAGES = [
     [bytes([n]) for n in range(64)],
     [b"s" * 512 * 1024, b"end"],
 ]
-
-
-@pytest.fixture
-def kv(lib):
-    import kvconn
-
-    return kvconn
-
-
-@pytest.fixture
-def manager(kv):
-    """A manager of the test's own, so that tests do not see each other's events and fences."""
-    m = kv.manager_create()
-    yield m
-    kv.manager_destroy(m)
-
-
-def canonical(peer):
-    """The endpoint as kvconn writes it: a dual-stack listener calls 127.0.0.1 [::ffff:127.0.0.1]."""
-    return f"tcp://127.0.0.1:{peer.port}"
 
 
 def test_messages_arrive_byte_for_byte(kv, manager, peer):
@@ -177,28 +159,12 @@ def test_a_stopped_peer_blocks_only_who_sends_to_it(kv, manager, peer):
     receiver = peer("--rcvhwm", 1, "--rcvbuf", 4096)
     conn = kv.connect(receiver.endpoint, {"send_hwm": 10}, 5000, manager)
     receiver.stop()
-    with pytest.raises((kv.Timeout, kv.Stalled)):
-        for _ in range(10_000):
-            kv.send(conn, [b"x" * 100_000], 200)
-    outcome = []
-
-    def blocked():
-        try:
-            kv.send(conn, [b"y"], 30_000)
-        except kv.Error as error:
-            outcome.append((error.name, time.monotonic()))
-
-    thread = threading.Thread(target=blocked)
-    thread.start()
-    deadline = time.monotonic() + 5
-    while kv.connection_info(conn)["waiting"] != 1:
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    fill(kv, conn)
+    blocked = BlockedSenders(kv, conn, 5)
     begun = time.monotonic()
     kv.disconnect_endpoint(receiver.endpoint, manager)
     assert time.monotonic() - begun < 0.1
-    thread.join(5)
-    assert outcome and outcome[0][0] == "KVCONN_DISCONNECTED" and outcome[0][1] - begun < 0.2
+    assert blocked.join(0.2) == ["KVCONN_DISCONNECTED"] * 5
 
 
 def test_options_are_checked_and_conflicts_named(kv, manager, peer):

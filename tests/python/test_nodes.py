@@ -1,29 +1,16 @@
 """Nodes and their failures through ctypes, against pyzmq PULL sockets in other processes."""
 
 import select
-import threading
 import time
 
 import pytest
 
-
-@pytest.fixture
-def kv(lib):
-    import kvconn
-
-    return kvconn
-
-
-@pytest.fixture
-def manager(kv):
-    m = kv.manager_create()
-    yield m
-    kv.manager_destroy(m)
+from sharing import BlockedSenders, canonical, fill, kv, manager  # noqa: F401: fixtures are found by name
 
 
 def test_a_failure_takes_endpoints_and_requests_of_that_life_only(kv, manager, peer):
     ranks = [peer() for _ in range(3)]
-    first, second, shared = (f"tcp://127.0.0.1:{rank.port}" for rank in ranks)  # as kvconn writes them
+    first, second, shared = map(canonical, ranks)
     node, created = kv.node_open("prefill-0", manager)
     other, _ = kv.node_open("prefill-1", manager)
     assert created and kv.node_open("prefill-0", manager) == (node, False)
@@ -135,30 +122,12 @@ def test_a_failure_wakes_blocked_senders(kv, manager, peer):
     kv.node_add_endpoints(node, [rank.endpoint], {"send_hwm": 5})
     conn = kv.connect(rank.endpoint, wait_ms=5000, manager=manager)
     rank.stop()
-    with pytest.raises((kv.Timeout, kv.Stalled)):
-        for _ in range(10_000):
-            kv.send(conn, [b"x" * 100_000], 200)
-    names = []
-
-    def blocked():
-        try:
-            kv.send(conn, [b"y"], 30_000)
-        except kv.Error as error:
-            names.append(error.name)
-
-    threads = [threading.Thread(target=blocked) for _ in range(8)]
-    for thread in threads:
-        thread.start()
-    deadline = time.monotonic() + 5
-    while kv.connection_info(conn)["waiting"] != len(threads):
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
+    fill(kv, conn)
+    blocked = BlockedSenders(kv, conn, 8)
     begun = time.monotonic()
     kv.handle_failure(node)
     assert time.monotonic() - begun < 0.1
-    for thread in threads:
-        thread.join(5)
-    assert time.monotonic() - begun < 0.5 and names == ["KVCONN_NODE_FAILED"] * len(threads)
+    assert blocked.join(0.2) == ["KVCONN_NODE_FAILED"] * 8
 
 
 def test_endpoints_can_be_taken_away(kv, manager, peer):
