@@ -112,6 +112,8 @@
 // C names are used as they are, so that one search finds both sides. What a pointer must satisfy is said once, for C, in the
 // chapters above and with each parameter, not again under "Safety".
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
+// The comments are written for the header, in doxygen's words.
+#![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 mod guard;
 mod strings;
