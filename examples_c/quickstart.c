@@ -19,8 +19,7 @@ int main(int argc, char **argv) {
     printf("connection %" PRIu64 " accepted message %" PRIu64 " for %s\n", conn, sequence, endpoint);
 
     /* The end of the program: what was accepted has one more second to leave. */
-    kvconn_shutdown(1000, NULL);
-    return 0;
+    return kvconn_shutdown(1000, NULL) == KVCONN_OK ? 0 : 1;
 
 failed: /* Nothing was accepted, now or later: the same message can be sent again, here or elsewhere. */
     fprintf(stderr, "%s: %s (%s)\n", endpoint, error.message, kvconn_status_name(error.status));

@@ -107,6 +107,7 @@ def wait_until(what, condition, alive):
 
 def run(program, directory):
     """The story. Returns the engine, every rank process that ever was, and when node B was killed."""
+    print(f"{'ms':>9}  {'what':<12}  details")
     nodes = {name: [Rank(f"{name}{r}", directory) for r in range(2)] for name in "AB"}
     lives = nodes["A"] + nodes["B"]
     engine = Engine(program, nodes)
@@ -192,7 +193,7 @@ def prove(engine, lives, killed):
         f"{lost[True]} accepted messages were not received, all on the {dead} connections that died with node B": (
             lost[False] == 0 and never_more and dead == 2
         ),
-        "each connection delivered 1, 2, 3 … without a gap: nothing came twice, mixed up or out of order": in_order,
+        "each connection delivered 1, 2, 3, ... without a gap: nothing came twice, mixed up or out of order": in_order,
         "nothing that was accepted for the first life of node B reached its second": to_its_own,
         f"{len(failed)} requests failed with node B, each reported once, and both ranks of node A got all of them": (
             len(failed) == len(set(failed)) == totals["rerouted"] > 0 and all(map(set(failed).issubset, on_a))

@@ -1,0 +1,229 @@
+"""The example programs do what they say, the demo's proof can fail, and the README shows the very files."""
+
+import importlib.util
+import os
+import pathlib
+import re
+import socket
+import subprocess
+import sys
+import types
+
+import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SECONDS = 120  # for a whole program on a loaded machine
+
+
+@pytest.fixture
+def example(lib):
+    """The path of a compiled example (`make examples`)."""
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    directory = pathlib.Path(os.environ.get("KVCONN_C_EXAMPLES") or target / "examples_c")
+
+    def path(name):
+        if not (directory / name).exists():
+            pytest.fail(f"{directory / name} is missing: run `make examples`")
+        return directory / name
+
+    return path
+
+
+def run(*arguments, **environment):
+    environment = {**os.environ, **environment}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=SECONDS)
+
+
+def address(peer):
+    """127.0.0.1 and the port: a dual-stack listener calls itself [::ffff:127.0.0.1]."""
+    return f"tcp://127.0.0.1:{peer.port}"
+
+
+@pytest.fixture
+def nobody():
+    """An endpoint where nobody listens, kept from everybody else."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
+
+
+# ---- Quickstarts -----------------------------------------------------------------------------------------------------
+
+
+def python_quickstart(endpoint):
+    return run(sys.executable, ROOT / "examples_python" / "quickstart.py", endpoint, PYTHONPATH=str(ROOT / "python"))
+
+
+@pytest.mark.parametrize("language", ["C", "Python"])
+def test_the_quickstart_sends_one_message(example, peer, language):
+    receiver = peer("--keep")
+    endpoint = address(receiver)
+    result = run(example("quickstart"), endpoint) if language == "C" else python_quickstart(endpoint)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert re.fullmatch(rf"connection \d+ accepted message 1 for {endpoint}\n", result.stdout)
+    receiver.expect(1)
+    assert receiver.messages() == [[b"room", b"17"]]
+
+
+def test_the_c_quickstart_says_why_nothing_was_accepted(example, nobody):
+    result = run(example("quickstart"), nobody)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith(f"{nobody}: connection refused")
+    assert "(KVCONN_CONNECT_FAILED)" in result.stderr
+
+
+def test_the_python_quickstart_reports_the_failed_request(lib, nobody):
+    result = python_quickstart(nobody)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: connection refused")
+
+
+# ---- Event loop ------------------------------------------------------------------------------------------------------
+
+
+def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, nobody):
+    first, last = peer(), peer()
+    arguments = [example("event_loop"), address(first), nobody, address(last)]
+    loop = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    try:
+        begun = sorted(loop.stdout.readline() for _ in range(3))
+        assert begun[0].startswith(f"CONNECT_FAILED {nobody} after 0 messages: connection refused")
+        assert begun[1:] == sorted(f"READY {address(p)}\n" for p in (first, last))
+        first.expect(2)
+        first.kill()
+        assert re.match(rf"PEER_LOST {address(first)} after \d+ messages: ", loop.stdout.readline())
+        last.expect(last.report()["messages"] + 3)  # heartbeats go on
+        last.kill()
+        assert loop.stdout.readline().startswith(f"PEER_LOST {address(last)} after ")
+        assert loop.wait(SECONDS) == 0
+    finally:
+        loop.kill()
+        loop.wait()
+        loop.stdout.close()
+
+
+# ---- The demo --------------------------------------------------------------------------------------------------------
+
+
+def test_the_demo_tells_its_story_and_proves_it(example):
+    result = run(sys.executable, ROOT / "examples_c" / "run_failover.py", example("failover"))
+    assert result.returncode == 0, result.stdout + result.stderr
+    timeline, table, findings, _ = result.stdout.split("\n\n")
+
+    lines = [line.split(maxsplit=2) for line in timeline.splitlines()[1:]]
+    steps = [step for _, step, _ in lines if step != "STREAMING"]
+    opened = ["OPENED", "READY", "READY", "SERVING"]
+    assert sorted(steps[:8]) == sorted(opened + opened)
+    assert steps[8:10] == ["KILL", "PEER_LOST"]
+    # The second rank's end is seen before or after the first one's has failed the node.
+    middle = sorted(steps[10:13])
+    assert middle == ["FAILED", "NODE_FAILED", "REROUTED"] or middle == ["FAILED", "PEER_LOST", "REROUTED"], steps
+    assert steps[13:] == ["RESTART", *opened, "STOP", *["DISCONNECTED"] * 4, "STOPPED"]
+
+    rows = [line.split() for line in table.splitlines()[1:]]
+    assert [row[0] for row in rows] == ["A0", "A1", "B0", "B0", "B1", "B1"]
+    for rank, _, accepted, received, lost, ended in rows:
+        assert int(accepted) - int(received) == int(lost) >= 0
+        assert int(accepted) >= 1000, f"{rank} was not under load"
+        assert lost == "0" or ended in ("PEER_LOST", "NODE_FAILED")
+    assert [line.split()[0] for line in findings.splitlines()] == ["proved"] * 5
+
+
+# A story as run_failover.py sees it, and what may be wrong with it.
+
+WHOLE = {
+    "A0": [(1, 1, 0), (1, 2, 1)],
+    "A1": [(2, 1, 0), (2, 2, 1)],
+    "B0": [(3, 1, 1)],
+    "B1": [(4, 1, 1), (4, 2, 3)],
+    "B0 again": [(5, 1, 5)],
+    "B1 again": [(6, 1, 5)],
+}
+WRONG = {
+    "a loss on a connection that lived": {"A0": [(1, 1, 0)]},
+    "a message received twice": {"B1": [(4, 1, 1), (4, 2, 3), (4, 2, 3)]},
+    "a gap": {"B1": [(4, 2, 3)]},
+    "messages out of order": {"A1": [(2, 2, 1), (2, 1, 0)]},
+    "the dead one's message with its successor": {"B0": [], "B0 again": [(3, 1, 1), (5, 1, 5)]},
+    "one rank's message with another": {"A0": [(1, 1, 0)], "A1": [(2, 1, 0), (2, 2, 1), (1, 2, 1)]},
+    "a message of no known connection": {"A0": [(1, 1, 0), (1, 2, 1), (9, 1, 1)]},
+    "a failed request that never came to node A": {"A1": [(2, 1, 0), (2, 2, 7)]},
+}
+
+
+def judge(capsys, received, failed=(1,), started=4):
+    spec = importlib.util.spec_from_file_location("run_failover", ROOT / "examples_c" / "run_failover.py")
+    run_failover = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(run_failover)
+
+    class Life:
+        def __init__(self, name):
+            self.name = name.removesuffix(" again")
+            self.messages = [run_failover.Message(*fields) for fields in received[name]]
+
+        def received(self):
+            return self.messages
+
+    reports = [
+        {"conn": 3, "rank": "B0", "accepted": 2, "ended": "PEER_LOST"},
+        {"conn": 4, "rank": "B1", "accepted": 2, "ended": "NODE_FAILED"},
+        {"failed": "B", "rooms": list(failed)},
+        {"conn": 1, "rank": "A0", "accepted": 2, "ended": "DISCONNECTED"},
+        {"conn": 2, "rank": "A1", "accepted": 2, "ended": "DISCONNECTED"},
+        {"conn": 5, "rank": "B0", "accepted": 1, "ended": "DISCONNECTED"},
+        {"conn": 6, "rank": "B1", "accepted": 1, "ended": "DISCONNECTED"},
+        {"started": started, "done": 4, "rerouted": 1},
+    ]
+    engine = types.SimpleNamespace(
+        steps={"PEER_LOST": 3.0, "REROUTED": 4.0},
+        reports_with=lambda key: [report for report in reports if key in report],
+    )
+    holds = run_failover.prove(engine, [Life(name) for name in received], 1.0)
+    return holds, capsys.readouterr().out
+
+
+def test_the_proof_holds_when_nothing_is_wrong(capsys):
+    holds, text = judge(capsys, WHOLE)
+    assert holds, text
+    assert "1 accepted messages were not received, all on the 2 connections that died" in text
+
+
+@pytest.mark.parametrize("what", WRONG)
+def test_the_proof_fails_for(capsys, what):
+    holds, text = judge(capsys, WHOLE | WRONG[what])
+    assert not holds and "BROKEN" in text, text
+
+
+def test_the_proof_fails_for_requests_failed_twice_or_never_done(capsys):
+    assert not judge(capsys, WHOLE, failed=(1, 1))[0]
+    assert not judge(capsys, WHOLE, started=5)[0]
+
+
+# ---- The README ------------------------------------------------------------------------------------------------------
+
+
+def text(path):
+    return (ROOT / path).read_text(encoding="utf-8")
+
+
+def code_blocks(language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text("README.md"), re.MULTILINE | re.DOTALL)
+
+
+@pytest.mark.parametrize("file", ["examples_c/quickstart.c", "examples_python/quickstart.py"])
+def test_the_readme_shows_the_file_itself(file):
+    language = {".c": "c", ".py": "python"}[pathlib.Path(file).suffix]
+    assert text(file) in code_blocks(language), f"README.md does not show {file} as it is"
+
+
+def test_the_readme_has_the_line_of_every_status():
+    rows = re.findall(r"^\| `KVCONN_(\w+)` \| (-?\d+) \|", text("docs/status.md"), re.MULTILINE)
+    short = re.findall(r"^\| `(\w+)` (-?\d+) \|", text("README.md"), re.MULTILINE)
+    assert short == rows
+
+
+def test_the_links_of_the_documents_lead_somewhere():
+    for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
+        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text(document)):
+            if "://" not in target:
+                assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
