@@ -5,7 +5,9 @@
 //! that touches a socket aborts its *parent*, and there is no CURVE. This crate adds what Linux has and hands the work to
 //! `zeromq-src` 0.3.6 (libzmq 4.3.5). `tests/bundled_libzmq.rs` of kvconn proves the result at run time.
 
-use std::env;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::{env, fs};
 
 pub use upstream::LibLocation;
 
@@ -61,11 +63,13 @@ impl Build {
         if target.contains("linux") {
             add_cxx_macros(&target, LINUX);
         }
-        let libsodium = LibLocation::new(env!("DEP_SODIUM_LIB"), env!("DEP_SODIUM_INCLUDE"));
+        let libsodium_include = PathBuf::from(env!("DEP_SODIUM_INCLUDE"));
+        let libsodium = LibLocation::new(env!("DEP_SODIUM_LIB"), &libsodium_include);
         upstream::Build::new()
             .enable_draft(true) // for ZMQ_OUT_BATCH_SIZE
             .with_libsodium(Some(libsodium))
             .build();
+        correct(&libsodium_include);
         // Reaches kvconn's build script as DEP_ZMQ_COMPLETE.
         println!("cargo:complete=1");
     }
@@ -82,4 +86,77 @@ fn add_cxx_macros(target: &str, macros: &[&str]) {
     }
     // SAFETY: a build script has a single thread until `cc` starts its own, and this runs before.
     unsafe { env::set_var(name, flags) };
+}
+
+/// What zeromq-src itself defines for Linux; the corrected file must see the same.
+const UPSTREAM: &[(&str, &str)] = &[
+    ("ZMQ_BUILD_TESTS", "OFF"),
+    ("ZMQ_BUILD_DRAFT_API", "1"),
+    ("ZMQ_USE_CV_IMPL_STL11", "1"),
+    ("ZMQ_STATIC", "1"),
+    ("ZMQ_USE_BUILTIN_SHA1", "1"),
+    ("ZMQ_HAVE_WS", "1"),
+    ("ZMQ_USE_LIBSODIUM", "1"),
+    ("ZMQ_HAVE_CURVE", "1"),
+    ("ZMQ_HAVE_LINUX", "1"),
+    ("ZMQ_IOTHREAD_POLLER_USE_EPOLL", "1"),
+    ("ZMQ_POLL_BASED_ON_POLL", "1"),
+    ("ZMQ_HAVE_IPC", "1"),
+    ("HAVE_STRNLEN", "1"),
+    ("ZMQ_HAVE_UIO", "1"),
+    ("ZMQ_HAVE_STRUCT_SOCKADDR_UN", "1"),
+];
+
+/// Compiles one file of libzmq again with a correction, and puts it in the place of the original.
+///
+/// A socket that is closed with linger 0 while its peer dies aborts the process, when a message of several frames has
+/// gone out in part: the session wants to read the rest of it (`session_base_t::clean_pipes`), from a pipe that is closed
+/// already, and asserts that it gets it. (libzmq issue 3442; in every release so far.) It has to give up instead: the rest
+/// goes with the pipe.
+fn correct(libsodium_include: &Path) {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("a build script has OUT_DIR"));
+    let (source, lib) = (out.join("source"), out.join("lib/libzmq.a"));
+    let text = fs::read_to_string(source.join("src/session_base.cpp")).expect("zeromq-src leaves its sources there");
+    let corrected = source.join("src/session_base_corrected.cpp");
+    fs::write(&corrected, give_up_in_clean_pipes(&text)).expect("the build directory can be written");
+
+    let mut build = cc::Build::new();
+    build.cpp(true).std("c++11").file(&corrected).out_dir(out.join("corrected")).includes([
+        source.join("include"),
+        source.join("src"),
+        out.clone(), // platform.hpp
+        libsodium_include.to_owned(),
+    ]);
+    for (name, value) in UPSTREAM {
+        build.define(name, *value);
+    }
+    let objects = build.compile_intermediates();
+
+    // cc puts a hash before the name of each object.
+    let listed = archiver(&build).arg("t").arg(&lib).output().expect("ar lists libzmq.a");
+    let members = String::from_utf8(listed.stdout).expect("names of objects");
+    let originals: Vec<_> = members.lines().filter(|name| name.ends_with("session_base.o")).collect();
+    assert_eq!(originals.len(), 1, "one object of libzmq is corrected, there are {originals:?}");
+    run(archiver(&build).arg("d").arg(&lib).args(originals));
+    run(archiver(&build).arg("rs").arg(&lib).args(objects));
+}
+
+fn archiver(build: &cc::Build) -> Command {
+    build.get_archiver()
+}
+
+fn run(command: &mut Command) {
+    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    assert!(status.success(), "{command:?}: {status}");
+}
+
+/// Replaces the assertion behind the read in `clean_pipes`.
+fn give_up_in_clean_pipes(text: &str) -> String {
+    const ASSERTION: &str = "errno_assert (rc == 0);";
+    const GIVE_UP: &str = "if (rc != 0) { _incomplete_in = false; break; }";
+    let place = ["::clean_pipes ()", "pull_msg (&msg);", ASSERTION].iter().try_fold(0, |from, wanted| {
+        Some(from + text[from..].find(wanted)? + if *wanted == ASSERTION { 0 } else { wanted.len() })
+    });
+    let place = place.expect("session_base.cpp is the one that the correction was made for");
+    [&text[..place], GIVE_UP, &text[place + ASSERTION.len()..]].concat()
 }
