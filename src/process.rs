@@ -24,6 +24,8 @@ use crate::resolve::Resolver;
 use crate::watcher::Watcher;
 use crate::{context, log};
 
+const SHUT: &str = "kvconn_shutdown was called in this process";
+
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process-wide part of kvconn.
@@ -58,7 +60,7 @@ impl Process {
         // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
         let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
         if process.shut.load(Ordering::Acquire) {
-            return Err(Error::new(Status::Shutdown, "kvconn_shutdown was called in this process"));
+            return Err(Error::new(Status::Shutdown, SHUT));
         }
         Ok(process)
     }
@@ -182,6 +184,10 @@ impl Process {
             values = values.with(options)?;
         }
         let mut managers = self.managers.write();
+        // Under the lock: `shutdown` sets the mark before it looks whom to close.
+        if self.shut.load(Ordering::Acquire) {
+            return Err(Error::new(Status::Shutdown, SHUT));
+        }
         if managers.len() > MAX_MANAGERS {
             return Err(Error::limit(format!("{MAX_MANAGERS} managers exist, the most there may be")));
         }
@@ -229,10 +235,10 @@ impl Process {
     /// Ends everything in this process, for good: connections are flushed as by `kvconn_disconnect_all`, and every
     /// later call gets SHUTDOWN. The threads stay, idle, until the process exits.
     pub fn shutdown(&self, flush: Timeout) -> Result<()> {
+        self.shut.store(true, Ordering::Release);
         let managers = self.managers();
         let flush = flush.or(managers.first().map_or(Duration::ZERO, |default| default.send_timeout()));
         let deadline = Instant::now() + flush;
-        self.shut.store(true, Ordering::Release);
         for manager in &managers {
             manager.shut_down(flush);
         }
