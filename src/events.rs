@@ -263,6 +263,11 @@ impl Events {
         self.more.notify_all();
     }
 
+    /// Whether it was closed.
+    pub fn is_closed(&self) -> bool {
+        self.queue.lock().closed
+    }
+
     /// How many events wait, OVERFLOWs included.
     pub fn len(&self) -> usize {
         self.queue.lock().len()

@@ -151,10 +151,18 @@ impl Manager {
         })
     }
 
-    /// The oldest event that waits, or the next within the timeout; kind NONE when there is none.
+    /// The oldest event that waits, or the next within the timeout; kind NONE when there is none, and when the manager
+    /// was destroyed meanwhile. SHUTDOWN.
     pub fn next_event(&self, timeout: Timeout) -> Result<Event> {
         let deadline = Instant::now() + timeout.or(self.send_timeout());
-        Ok(self.events.next(deadline).unwrap_or_else(|| Event::new(EventKind::None, "")))
+        match self.events.next(deadline) {
+            Some(event) => Ok(event),
+            None if self.events.is_closed() => match self.open_sets() {
+                Err(e) if e.status == Status::Shutdown => Err(e),
+                _ => Ok(Event::new(EventKind::None, "")),
+            },
+            None => Ok(Event::new(EventKind::None, "")),
+        }
     }
 
     /// The handshake of a connection has succeeded.
