@@ -271,12 +271,13 @@ impl Manager {
         let mut woken = Vec::new();
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let ended = self.end_together(&mut sets, &conns, end, &mut woken);
-        let (mut endpoints, remains) = sets.nodes.forget_all();
+        let (endpoints, remains) = sets.nodes.forget_all();
         for endpoint in &endpoints {
             sets.cache.disowned(endpoint);
         }
         if fence {
-            endpoints.extend(conns.iter().map(|conn| conn.endpoint().clone()));
+            // Also those that are neither connected nor registered now: none may be dialled until somebody says so.
+            let endpoints: Vec<_> = sets.cache.iter().map(|(endpoint, _)| endpoint.clone()).collect();
             self.fence(&mut sets, &endpoints, "kvconn_disconnect_all");
         }
         drop(sets);
