@@ -34,7 +34,7 @@ impl Manager {
     fn describe_waiting(&self, out: &mut dyn Write) -> fmt::Result {
         let mut endpoints = {
             let sets = self.sets();
-            self.write_head(out, &sets)?;
+            self.write_head(out, &sets, Locks::Wait)?;
             sets.cache.iter().map(|(endpoint, _)| endpoint.clone()).collect::<Vec<_>>()
         };
         endpoints.sort_unstable();
@@ -49,25 +49,37 @@ impl Manager {
         Ok(())
     }
 
-    fn describe_trying(&self, out: &mut dyn Write) -> fmt::Result {
-        let Some(sets) = self.try_sets() else {
-            return writeln!(out, "manager {}: its lock is held, nothing more can be told", self.id());
+    /// The same without waiting for a lock. A text, because whoever writes it out may be kept waiting by the reader,
+    /// and must not hold the lock meanwhile.
+    fn describe_trying(&self) -> String {
+        let mut text = String::new();
+        // Writing to a String cannot fail.
+        let _ = match self.try_sets() {
+            Some(sets) => self.write_head(&mut text, &sets, Locks::Try).and_then(|()| {
+                sets.cache.iter().try_for_each(|(endpoint, entry)| write_entry(&mut text, endpoint, entry, Locks::Try))
+            }),
+            None => writeln!(text, "manager {}: its lock is held, nothing more can be told", self.id()),
         };
-        self.write_head(out, &sets)?;
-        sets.cache.iter().try_for_each(|(endpoint, entry)| write_entry(out, endpoint, entry, Locks::Try))
+        text
     }
 
-    fn write_head(&self, out: &mut dyn Write, sets: &Sets) -> fmt::Result {
-        writeln!(
+    fn write_head(&self, out: &mut dyn Write, sets: &Sets, locks: Locks) -> fmt::Result {
+        write!(
             out,
-            "manager {}: {} endpoints in use, {} known; {} events wait, {} were lost; {} failure reports wait",
+            "manager {}: {} endpoints in use, {} known; ",
             self.id(),
             sets.cache.in_use(),
             sets.cache.iter().count(),
-            self.events().len(),
-            self.events().dropped_total(),
-            sets.nodes.untaken_failures(),
         )?;
+        let events = match locks {
+            Locks::Wait => Some(self.events().counts()),
+            Locks::Try => self.events().try_counts(),
+        };
+        match events {
+            Some((wait, lost)) => write!(out, "{wait} events wait, {lost} were lost; ")?,
+            None => write!(out, "the lock of its events is held; ")?,
+        }
+        writeln!(out, "{} failure reports wait", sets.nodes.untaken_failures())?;
         for node in sets.nodes.live() {
             writeln!(
                 out,
@@ -129,7 +141,7 @@ pub fn dump(fd: RawFd) -> Result<()> {
     let written =
         writeln!(out, "kvconn {}: {} descriptors set aside", env!("CARGO_PKG_VERSION"), process.descriptors_in_use())
             .and_then(|()| match process.try_managers() {
-                Some(managers) => managers.iter().try_for_each(|manager| manager.describe_trying(&mut out)),
+                Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
                 None => writeln!(out, "the table of managers is held, nothing more can be told"),
             });
     match (written, out.failure) {

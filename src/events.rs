@@ -278,6 +278,18 @@ impl Events {
         self.len() == 0
     }
 
+    /// How many events wait, OVERFLOWs included, and how many were lost since the beginning.
+    pub fn counts(&self) -> (usize, u64) {
+        let queue = self.queue.lock();
+        (queue.len(), queue.dropped)
+    }
+
+    /// The same without waiting for the lock.
+    pub fn try_counts(&self) -> Option<(usize, u64)> {
+        let queue = self.queue.try_lock()?;
+        Some((queue.len(), queue.dropped))
+    }
+
     /// How many events were lost since the beginning.
     pub fn dropped_total(&self) -> u64 {
         self.queue.lock().dropped
