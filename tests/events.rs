@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::engine::{after, canonical, options, refused, status_of, wait_ended};
+use common::engine::{SetOnDrop, after, canonical, options, refused, status_of, wait_ended};
 use common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, open_descriptors, wait_until, within};
 use kvconn::connection::Connection;
 use kvconn::error::Status;
@@ -142,6 +142,7 @@ fn racing_endings_are_one_ending_stress() {
     let (stop, connects) = (AtomicBool::new(false), AtomicU64::new(0));
     let running = || !stop.load(Ordering::Relaxed);
     std::thread::scope(|scope| {
+        let _stopping = SetOnDrop(&stop);
         for _ in 0..2 {
             scope.spawn(|| {
                 while running() {
@@ -170,7 +171,6 @@ fn racing_endings_are_one_ending_stress() {
             peer.flap();
             assert!(begun.elapsed() < Duration::from_secs(30), "nothing connects");
         }
-        stop.store(true, Ordering::Relaxed);
     });
     engine.disconnect_all(after(LONG)).expect("ended");
     let mut seen: BTreeMap<ConnId, Vec<EventKind>> = BTreeMap::new();
@@ -289,6 +289,7 @@ fn each_event_goes_to_one_of_several_readers() {
         }
     };
     let (got, made) = std::thread::scope(|scope| {
+        let stopping = SetOnDrop(&stop);
         let readers: Vec<_> = (0..4).map(|at| scope.spawn(move || reader(at % 2 == 0))).collect();
         let mut made = Vec::new();
         for at in 0..CONNECTIONS {
@@ -297,7 +298,7 @@ fn each_event_goes_to_one_of_several_readers() {
             conn.disconnect().expect("ended");
             made.push(conn.id());
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         let got: Vec<Vec<Event>> = readers.into_iter().map(|reader| reader.join().expect("a reader")).collect();
         (got, made)
     });

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
-use common::engine::{connection, send, status_of};
+use common::engine::{SetOnDrop, connection, send, status_of};
 use common::{Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, soak_time, wait_until};
 use kvconn::connection::{Connection, ConnectionState};
 use kvconn::error::Status;
@@ -150,6 +150,7 @@ fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
     };
     let mut failures = 0;
     std::thread::scope(|scope| {
+        let _stopping = SetOnDrop(&stop);
         let senders: Vec<_> = (0..THREADS).map(|_| scope.spawn(sender)).collect();
         let panicked = || senders.iter().any(|sender| sender.is_finished());
         let begun = Instant::now();
@@ -171,7 +172,6 @@ fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
                 std::thread::yield_now();
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{failures} failures");
     assert!(failures >= 50, "{failures} failures");
@@ -205,6 +205,7 @@ fn who_has_seen_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
     };
     let mut failures = 0;
     std::thread::scope(|scope| {
+        let _stopping = SetOnDrop(&stop);
         let senders: Vec<_> = (0..2).map(|_| scope.spawn(sender)).collect();
         let panicked = || senders.iter().any(|sender| sender.is_finished());
         let begun = Instant::now();
@@ -222,7 +223,6 @@ fn who_has_seen_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
             epoch.fetch_add(1, Ordering::SeqCst);
             failures += 1;
         }
-        stop.store(true, Ordering::Relaxed);
     });
     println!("{failures} failures");
     assert!(failures >= 50, "{failures} failures");
@@ -256,6 +256,7 @@ fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
     };
     let mut failures = 0;
     std::thread::scope(|scope| {
+        let _stopping = SetOnDrop(&stop);
         let connectors: Vec<_> = (0..4).map(|thread| scope.spawn(move || connector(thread))).collect();
         let begun = Instant::now();
         while begun.elapsed() < soak_time(ms(2000)) && !connectors.iter().any(|thread| thread.is_finished()) {
@@ -271,7 +272,6 @@ fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
             }
             failures += 1;
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(failures >= 50, "{failures} failures");
     let over = engine.node_info(NodeId(current.load(Ordering::Relaxed))).expect("remembered");

@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::engine::{
-    LARGE, Waiting, after, canonical, connection, narrow_peer, refused, send, text, wait_ended, waiting_senders,
+    LARGE, SetOnDrop, Waiting, after, canonical, connection, narrow_peer, refused, send, text, wait_ended,
+    waiting_senders,
 };
 use common::{Engine, OwnProcess, Peer, PeerOptions, closed_port, ms, open_descriptors, wait_until, within};
 use kvconn::connection::ConnectionState;
@@ -199,6 +200,7 @@ fn an_endpoint_that_another_live_node_owns_is_spared() {
     // A stream that must not notice.
     let stop = AtomicBool::new(false);
     let (failure, sent) = std::thread::scope(|scope| {
+        let stopping = SetOnDrop(&stop);
         let stream = scope.spawn(|| {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -210,7 +212,7 @@ fn an_endpoint_that_another_live_node_owns_is_spared() {
         let failure = engine.handle_failure(a, Some("x")).expect("live");
         let then = shared.received().messages;
         shared.wait_received(then + 100, LONG);
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         (failure, stream.join().expect("a sender"))
     });
     assert_eq!(listed(&failure), [canonical(shared.endpoint()), canonical(alone.endpoint())]);

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::engine::{LARGE, after, narrow_peer, options, refused, send, status_of, text};
+use common::engine::{LARGE, SetOnDrop, after, narrow_peer, options, refused, send, status_of, text};
 use common::{Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, resident_bytes, soak_time, wait_until};
 use kvconn::error::Status;
 use kvconn::events::EventKind;
@@ -130,6 +130,7 @@ fn a_flapping_peer_and_unread_events_disturb_no_other_endpoint_stress() {
     let mut flaps = 0;
     let mut memory = 0;
     let sent = std::thread::scope(|scope| {
+        let stopping = SetOnDrop(&stop);
         let streaming = scope.spawn(|| {
             let mut sent = 0;
             while !stop.load(Ordering::Relaxed) {
@@ -164,7 +165,7 @@ fn a_flapping_peer_and_unread_events_disturb_no_other_endpoint_stress() {
                 }
             }
         }
-        stop.store(true, Ordering::Relaxed);
+        drop(stopping);
         streaming.join().expect("the stream")
     });
     let grown = resident_bytes().saturating_sub(memory);

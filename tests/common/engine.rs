@@ -1,6 +1,7 @@
 //! The engine's side of a test: a manager of its own, driven through the core's API.
 
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -253,6 +254,15 @@ pub const LARGE: &[u8] = &[b'x'; 64 * 1024];
 #[track_caller]
 pub fn narrow_peer(endpoints: usize) -> Peer {
     Peer::with(PeerOptions { endpoints, rcvbuf: 4096, rcvhwm: 1, log: false, ..PeerOptions::default() })
+}
+
+/// Sets a flag when it is dropped, also by a failed assertion: the threads of a scope that look at it end.
+pub struct SetOnDrop<'a>(pub &'a AtomicBool);
+
+impl Drop for SetOnDrop<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }
 
 /// Threads in a call that waits; each notes when it returned.
