@@ -12,11 +12,10 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use std::{fmt, io};
 
-use parking_lot::{Condvar, Mutex};
-
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::ids::{ConnId, NodeId};
+use crate::lock::{Condvar, Mutex};
 use crate::log::{self, Level};
 use crate::wake::EventFd;
 

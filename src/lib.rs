@@ -19,6 +19,7 @@ pub mod events;
 mod fork;
 pub mod ids;
 mod libzmq;
+mod lock;
 pub mod log;
 pub mod manager;
 pub mod message;

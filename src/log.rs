@@ -15,9 +15,8 @@ use std::ffi::OsString;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
 
-use parking_lot::Mutex;
-
 use crate::error::{Error, Result};
+use crate::lock::Mutex;
 use delivery::{Delivery, End};
 
 /// How important a line is.

@@ -9,7 +9,6 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
 use once_cell::sync::OnceCell;
-use parking_lot::{Mutex, RwLock};
 
 use crate::budget::Budget;
 use crate::connection::Connection;
@@ -17,6 +16,7 @@ use crate::error::{Error, Result, Status};
 use crate::fork;
 use crate::ids::{ConnId, ManagerId, NodeId};
 use crate::libzmq::Context;
+use crate::lock::{Mutex, RwLock};
 use crate::manager::{Manager, Timeout};
 use crate::options::{Key, Options, Reach, SETTINGS, Values};
 use crate::registry::Registry;
@@ -220,7 +220,7 @@ impl Process {
                     if self.engine.get().is_some() && i64::from(*io_threads) != value {
                         return Err(Error::new(
                             Status::Conflict,
-                            format!("io_threads is {io_threads} and fixed since the first connection"),
+                            format!("io_threads is {} and fixed since the first connection", *io_threads),
                         ));
                     }
                     *io_threads = value as i32;

@@ -3,10 +3,9 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use parking_lot::RwLock;
-
 use crate::connection::Connection;
 use crate::ids::ConnId;
+use crate::lock::RwLock;
 
 /// Senders to different connections should not meet here.
 const SHARDS: usize = 64;

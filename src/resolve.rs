@@ -15,8 +15,7 @@ use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
+use crate::lock::{Condvar, Mutex, MutexGuard};
 use crate::thread::spawn_quiet;
 
 /// Most names that are looked up at the same time.
@@ -423,7 +422,9 @@ mod tests {
                 server.most.fetch_max(now, SeqCst);
                 if host.starts_with("slow") {
                     let mut open = server.gate.0.lock();
-                    server.gate.1.wait_while(&mut open, |open| !*open);
+                    while !*open {
+                        server.gate.1.wait(&mut open);
+                    }
                 }
                 server.now.fetch_sub(1, SeqCst);
                 match host {

@@ -1,10 +1,10 @@
 //! The synchronisation primitives of the gate, through one place, so that loom can explore it.
 //!
-//! Without `--cfg loom` these are parking_lot's. With it they have the same shape over loom's, and a wait has no
+//! Without `--cfg loom` these are those of `lock.rs`. With it they have the same shape over loom's, and a wait has no
 //! time limit: a wake-up that is lost shows as a deadlock of the model.
 
 #[cfg(not(loom))]
-pub(crate) use parking_lot::{Condvar, Mutex, MutexGuard};
+pub(crate) use crate::lock::{Condvar, Mutex, MutexGuard};
 
 #[cfg(loom)]
 pub(crate) use model::{Condvar, Mutex, MutexGuard};

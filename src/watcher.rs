@@ -13,14 +13,13 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use parking_lot::Mutex;
-
 use crate::connection::dial::{Dial, Verdict};
 use crate::connection::socket::{Monitor, PushSocket, Seen, is_self_connected, open_line};
 use crate::connection::{Connection, End, Happening};
 use crate::endpoint::Target;
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, LineId};
+use crate::lock::Mutex;
 use crate::log::{self, Level};
 use crate::options::Key;
 use crate::process::Process;

@@ -6,10 +6,9 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 
-use parking_lot::{Condvar, Mutex};
-
 use super::{Level, Sink};
 use crate::error::{Error, Result};
+use crate::lock::{Condvar, Mutex};
 use crate::thread::spawn_quiet;
 
 /// How many lines wait for the sink; beyond that they are counted.

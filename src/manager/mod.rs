@@ -12,8 +12,6 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use parking_lot::{Condvar, Mutex, MutexGuard};
-
 use crate::cache::{Cache, Fence};
 use crate::connection::gate::Wakeups;
 use crate::connection::{Connection, End, Finished, Happening};
@@ -21,6 +19,7 @@ use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
+use crate::lock::{Condvar, Mutex, MutexGuard};
 use crate::nodes::Nodes;
 use crate::options::{Key, Options, Reach, Values};
 use crate::process::Process;

@@ -6,10 +6,9 @@ use std::ops::Deref;
 use std::sync::{Arc, OnceLock};
 use std::time::SystemTime;
 
-use parking_lot::Mutex;
-
 use crate::endpoint::Endpoint;
 use crate::ids::{ConnId, NodeId};
+use crate::lock::Mutex;
 
 /// What a node's failure took away. There is one for each life that failed; it is not `Clone`, so that nobody
 /// handles the same failure twice.
