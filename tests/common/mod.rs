@@ -6,6 +6,7 @@
 #![allow(dead_code, unused_imports)]
 
 pub mod engine;
+pub mod load;
 pub mod names;
 pub mod namespace;
 pub mod own_process;

@@ -78,8 +78,11 @@ fn replace(path: &str, content: &str) {
 /// A name server that keeps everybody waiting.
 pub struct NameServer {
     socket: UdpSocket,
-    held: Arc<Mutex<Vec<(SocketAddr, Vec<u8>)>>>,
+    held: Arc<Mutex<Vec<Question>>>,
 }
+
+/// Who asked, and the whole question.
+type Question = (SocketAddr, Vec<u8>);
 
 impl NameServer {
     fn start() -> NameServer {

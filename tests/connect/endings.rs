@@ -10,7 +10,8 @@ use kvconn::manager::Timeout;
 use kvconn::process::Process;
 
 use crate::common::engine::{connection, refused, send, wait_ended};
-use crate::common::{Engine, Peer, closed_port, ms, within};
+use crate::common::load::within;
+use crate::common::{Engine, Peer, closed_port, ms};
 
 const LIMIT: Duration = Duration::from_secs(10);
 

@@ -9,7 +9,8 @@ use kvconn::manager::Timeout;
 use kvconn::process::Process;
 
 use crate::common::engine::{connection, options, refused, send, status_of};
-use crate::common::{Engine, Peer, WrongPeer, closed_port, ms, wait_until, within};
+use crate::common::load::{Stopwatch, within};
+use crate::common::{Engine, Peer, WrongPeer, closed_port, ms, wait_until};
 
 const LIMIT: Duration = Duration::from_secs(10);
 const AT_ONCE: Duration = ms(100);
@@ -23,12 +24,11 @@ fn a_connect_begun_before_its_peer_ends_ready_and_dials_once_a_step() {
     let begun = Instant::now();
     let conn = std::thread::scope(|scope| {
         let connecting = scope.spawn(|| engine.connect_with(&early.endpoint(), RETRY, LIMIT));
-        std::thread::sleep(ms(900));
+        wait_until("four dials have failed", LIMIT, || early.connections() >= 4);
         let dials = early.connections();
         let took = begun.elapsed().as_millis() as u64;
         // At 0, 0.1, 0.3, 0.5 … and up to a quarter later each.
         assert!(dials <= 2 + took.saturating_sub(100) / 200, "{dials} dials in {took} ms");
-        assert!(dials >= 3, "{dials} dials in {took} ms");
         early.kill();
         let peer = Peer::restart_on(early.port());
         let id = connecting.join().unwrap().expect("READY");
@@ -62,15 +62,18 @@ fn without_it_the_first_failure_is_the_answer() {
 fn it_gives_up_when_its_time_is_over_and_says_what_the_last_dial_said() {
     let port = closed_port();
     let engine = Engine::with(&[("backoff_ms", "100"), ("backoff_max_ms", "100")]);
-    let begun = Instant::now();
-    let error = refused(engine.connect_with(&port.endpoint(), RETRY, ms(450)), Status::Timeout);
-    let took = begun.elapsed();
-    assert!(took >= ms(450) && took < ms(450) + AT_ONCE, "took {took:?} of 450 ms");
-    assert_eq!((error.os_errno, error.endpoint.as_str()), (libc::ECONNREFUSED, port.endpoint().as_str()));
-    assert!(error.message.contains("refused"), "{}", error.message);
+    let watch = Stopwatch::start();
+    let error = refused(engine.connect_with(&port.endpoint(), RETRY, ms(950)), Status::Timeout);
+    watch.between(ms(950), ms(950) + AT_ONCE, "retrying for 950 ms");
+    assert_eq!(error.endpoint, port.endpoint());
+    // The time may end in the middle of a dial, of which nothing is known yet.
+    if error.conn == ConnId::NONE {
+        assert_eq!(error.os_errno, libc::ECONNREFUSED);
+        assert!(error.message.contains("refused"), "{}", error.message);
+    }
     let dials = engine.events_of(EventKind::ConnectFailed).len();
-    assert!((3..=5).contains(&dials), "{dials} dials in 450 ms");
-    assert!(engine.connections().is_empty());
+    assert!((2..=10).contains(&dials), "{dials} dials in 950 ms, with steps of 100");
+    wait_until("no dial is left", LIMIT, || engine.connections().is_empty());
 }
 
 #[test]
@@ -79,10 +82,10 @@ fn it_waits_for_the_end_of_a_step_that_began_before_it() {
     let engine = Engine::with(&[("backoff_ms", "300"), ("backoff_max_ms", "300")]);
     refused(engine.connect(&port.endpoint(), LIMIT), Status::ConnectFailed);
     let failed = Instant::now();
-    refused(engine.connect_with(&port.endpoint(), RETRY, ms(600)), Status::Timeout);
-    assert!(failed.elapsed() >= ms(600));
+    refused(engine.connect_with(&port.endpoint(), RETRY, ms(1300)), Status::Timeout);
+    assert!(failed.elapsed() >= ms(1300));
     let dials = engine.events_of(EventKind::ConnectFailed).len();
-    assert!((2..=3).contains(&dials), "{dials} dials in 600 ms, with steps of 300");
+    assert!((2..=5).contains(&dials), "{dials} dials in 1300 ms, with steps of 300");
 }
 
 #[test]
@@ -116,12 +119,12 @@ fn released(end: impl Fn(&Engine, &str), status: Status, settings: &[(&str, &str
         // From the peer's accept to the dial's failure, and to where the callers wait then.
         std::thread::sleep(ms(100));
         within(AT_ONCE, "ending it", || end(&engine, &endpoint));
-        let ended = Instant::now();
+        let ended = Stopwatch::start();
         for call in calls {
             let error: Error = refused(call.join().unwrap(), status);
             assert_eq!(error.endpoint, endpoint);
         }
-        assert!(ended.elapsed() < AT_ONCE, "released after {:?}", ended.elapsed());
+        ended.at_most(AT_ONCE, "the release");
     });
     std::thread::sleep(ms(700));
     assert_eq!(peer.connections(), 1, "dialled again");

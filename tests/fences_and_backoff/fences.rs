@@ -8,7 +8,8 @@ use kvconn::events::EventKind;
 use kvconn::manager::Timeout;
 
 use crate::common::engine::{options, refused, send, status_of, wait_ended};
-use crate::common::{Engine, OwnProcess, Peer, WrongPeer, closed_port, ms, own_process, tcp_traffic, within};
+use crate::common::load::within;
+use crate::common::{Engine, OwnProcess, Peer, WrongPeer, closed_port, ms, own_process, tcp_traffic};
 use crate::{skip_unless, test_name};
 
 const LIMIT: Duration = Duration::from_secs(10);

