@@ -191,7 +191,11 @@ impl Watch {
             }
             self.timers.pop();
             match timer {
-                Timer::Dial(line) => self.dial_time(line, now),
+                Timer::Dial(line) => {
+                    // Behind with its work, it may have the dial's success before it, unread.
+                    self.hear(line);
+                    self.dial_time(line, now);
+                }
                 Timer::Stall(conn) => self.check_stall(conn, now),
             }
         }
