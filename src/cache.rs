@@ -63,8 +63,8 @@ pub(crate) struct Cache {
 pub(crate) enum Asker<'a> {
     /// `kvconn_connect`, with these options; passes the fence of a disconnect.
     Connect(Option<&'a Options>),
-    /// The same call again after a failed dial: a fence that was set meanwhile is meant for it.
-    Again(Option<&'a Options>),
+    /// The same call again after a failed dial or a wait: a fence that was set since it began, then, is meant for it.
+    Again(Option<&'a Options>, Instant),
     /// `kvconn_send_to`.
     SendTo,
 }
@@ -187,7 +187,7 @@ impl Cache {
         let entry = self.entries.get(endpoint);
         let given = match asker {
             // Settings of the call alone replace nothing of what is remembered.
-            Asker::Connect(options) | Asker::Again(options) => {
+            Asker::Connect(options) | Asker::Again(options, _) => {
                 options.filter(|options| options.has_any_of(Reach::Connection))
             }
             Asker::SendTo => None,
@@ -195,6 +195,7 @@ impl Cache {
         if let Some(entry) = entry {
             match (&entry.fence, asker) {
                 (Some(Fence::Disconnected { .. }), Asker::Connect(_)) | (None, _) => {}
+                (Some(Fence::Disconnected { at, .. }), Asker::Again(_, begun)) if *at <= begun => {}
                 (Some(fence), _) => return Err(fence.error(endpoint)),
             }
             if let Some(current) = &entry.current {

@@ -42,8 +42,8 @@ impl Manager {
                 Err(e) if retry && matches!(e.status, Status::ConnectFailed | Status::PeerLost | Status::Backoff) => e,
                 result => return result,
             };
-            // One dial for each step. From here on a fence means: do not go on.
-            asker = Asker::Again(options);
+            // One dial for each step. From here on a new fence means: do not go on.
+            asker = Asker::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
             self.wait_for_step(&endpoint, asker, deadline, &error)?;
         }
