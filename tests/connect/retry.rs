@@ -8,7 +8,7 @@ use kvconn::ids::ConnId;
 use kvconn::manager::Timeout;
 use kvconn::process::Process;
 
-use crate::common::engine::{connection, options, refused, send, status_of};
+use crate::common::engine::{connection, refused, send, status_of};
 use crate::common::load::{Stopwatch, within};
 use crate::common::{Engine, Peer, WrongPeer, closed_port, ms, wait_until};
 
@@ -184,7 +184,20 @@ fn a_fence_that_was_there_before_is_lifted_by_it() {
     let peer = Peer::any();
     let engine = Engine::new();
     engine.disconnect_endpoint(peer.endpoint()).unwrap();
-    let retry = options(RETRY);
-    engine.manager().connect(peer.endpoint(), Some(&retry), Timeout::After(LIMIT)).expect("READY");
+    engine.connect_with(peer.endpoint(), RETRY, LIMIT).expect("READY");
     engine.send_to(peer.endpoint(), &[b"x"], LIMIT).expect("lifted");
+}
+
+#[test]
+fn a_fence_that_was_there_before_is_lifted_by_it_also_when_it_must_wait_for_a_step() {
+    let mut peer = Peer::any();
+    let engine = Engine::with(&[("backoff_ms", "1000"), ("backoff_max_ms", "1000")]);
+    peer.kill();
+    refused(engine.connect(peer.endpoint(), LIMIT), Status::ConnectFailed);
+    engine.disconnect_endpoint(peer.endpoint()).unwrap();
+    peer.restart();
+    // Inside the step, so that the fence is there still when the call waits.
+    engine.connect_with(peer.endpoint(), RETRY, LIMIT).expect("READY");
+    engine.send_to(peer.endpoint(), &[b"x"], LIMIT).expect("lifted");
+    peer.wait_received(1, LIMIT);
 }

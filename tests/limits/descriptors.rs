@@ -177,13 +177,13 @@ fn the_second_address_of_a_name_finds_no_descriptor() {
     let hole = WrongPeer::black_hole();
     let peer = Peer::bind(&format!("tcp://127.0.0.2:{}", hole.port()));
     let endpoint = format!("tcp://peer.test:{}", hole.port());
-    let engine = Engine::with(&[("connect_timeout_ms", "800"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    let engine = Engine::with(&[("connect_timeout_ms", "2400"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let conn = engine.lazy(&endpoint);
     std::thread::sleep(ms(100)); // the first address is being dialled
     let hog = Hog::leaving(0);
     let watch = Stopwatch::start();
     let ended = wait_ended(&conn, LIMIT);
-    watch.at_most(ms(800), "the dial");
+    watch.at_most(ms(1200), "the dial");
     assert_eq!((ended.status, ended.os_errno), (Status::ConnectFailed, libc::EMFILE), "{}", ended.message);
     assert!(ended.message.contains("RLIMIT_NOFILE"), "{}", ended.message);
     assert!(engine.connections().is_empty());

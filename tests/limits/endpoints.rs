@@ -8,7 +8,7 @@ use kvconn::ids::ManagerId;
 use kvconn::process::Process;
 
 use crate::common::engine::{options, refused, send, status_of};
-use crate::common::{Engine, OwnProcess, Peer, closed_port, ms, wait_until};
+use crate::common::{Engine, OwnProcess, Peer, closed_port, ms, resident_bytes, wait_until};
 use crate::test_name;
 
 const LIMIT: Duration = Duration::from_secs(10);
@@ -145,4 +145,35 @@ fn max_descriptors_is_told_by_name_and_counts_closing_connections_until_they_are
     });
     engine.send_to(peers[3].endpoint(), &[b"x"], LIMIT).expect("sent");
     peers[3].wait_received(1, LIMIT);
+}
+
+/// Guarantee 8: an engine that disconnects endpoints for ever does not grow.
+#[test]
+fn what_is_remembered_of_endpoints_is_bounded() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let engine = Engine::with(&[("max_fences", "500"), ("backoff_ms", "60000"), ("backoff_max_ms", "60000")]);
+    // Addresses of this host where nobody listens.
+    let endpoint = |number: usize| format!("tcp://127.77.{}.{}:9", number / 250, number % 250 + 1);
+    let fence = |range: std::ops::Range<usize>| {
+        range.for_each(|number| engine.disconnect_endpoint(&endpoint(number)).expect("fenced"));
+    };
+    let dial = |range: std::ops::Range<usize>| {
+        for number in range {
+            refused(engine.connect(&endpoint(number), LIMIT), Status::ConnectFailed);
+        }
+    };
+    fence(0..1000);
+    let before = resident_bytes();
+    fence(1000..13_000);
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 1 << 20, "{grown} bytes more");
+    dial(20_000..20_600);
+
+    let status = |number: usize| status_of(&engine.send_to(&endpoint(number), &[b"x"], LIMIT));
+    assert_eq!([12_500, 12_999].map(status), [Status::Disconnected; 2], "the newest fences");
+    assert_eq!(status(12_499), Status::ConnectFailed, "an older one is forgotten");
+    assert_eq!([20_101, 20_599].map(status), [Status::Backoff; 2], "the newest failures, less the one just made");
+    assert_eq!(status(20_099), Status::ConnectFailed, "an older one is forgotten");
 }
