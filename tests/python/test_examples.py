@@ -222,6 +222,24 @@ def test_the_readme_has_the_line_of_every_status():
     assert short == rows
 
 
+def test_the_dependencies_document_names_what_is_used():
+    cargo = pytest.importorskip("tomllib").loads(text("Cargo.toml"))
+    wrapper = pytest.importorskip("tomllib").loads(text("bundled/zeromq-src/Cargo.toml"))
+    _, library, build, tests = re.split(r"^## .*$", text("docs/dependencies.md"), flags=re.MULTILINE)
+
+    def named(chapter):
+        rows = re.findall(r"^\| (`.*?) \|", chapter, re.MULTILINE)
+        return {name for row in rows for name in re.findall("`(.*?)`", row)}
+
+    assert named(library) == set(cargo["dependencies"])
+    built = wrapper["dependencies"].items()
+    assert {given["package"] if "package" in given else name for name, given in built} <= named(build)
+    others = set(cargo["dev-dependencies"])
+    others.update(*(target.get("dependencies", {}) for target in cargo.get("target", {}).values()))
+    others.update(re.findall(r"^[\w-]+", text("tests/python/requirements.txt"), re.MULTILINE))
+    assert others <= named(tests)
+
+
 def test_the_links_of_the_documents_lead_somewhere():
     for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text(document)):
