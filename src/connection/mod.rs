@@ -6,8 +6,8 @@ mod life;
 pub(crate) mod socket;
 pub(crate) mod state;
 
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::endpoint::Endpoint;
@@ -35,6 +35,8 @@ pub struct Connection {
     over: AtomicBool,
     /// Lines that libzmq has not given up yet.
     lines: AtomicUsize,
+    /// When it gave up the last.
+    gone: OnceLock<Instant>,
     gate: Gate<Life>,
 }
 
@@ -97,6 +99,7 @@ impl Connection {
             dialled: Instant::now(),
             over: AtomicBool::new(false),
             lines: AtomicUsize::new(1),
+            gone: OnceLock::new(),
             gate: Gate::new(life),
         })
     }
@@ -209,13 +212,14 @@ impl Connection {
     /// libzmq has given one up.
     pub(crate) fn line_gone(&self) {
         if self.lines.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.gone.get_or_init(Instant::now);
             self.manager.connection_gone();
         }
     }
 
-    /// Whether libzmq has given up all it had for this connection.
-    pub(crate) fn is_gone(&self) -> bool {
-        self.lines.load(Ordering::Acquire) == 0
+    /// When libzmq gave up all it had for this connection, if it has.
+    pub(crate) fn gone(&self) -> Option<Instant> {
+        self.gone.get().copied()
     }
 
     /// Its lock. See [`gate::Gate`] for the order of locks.

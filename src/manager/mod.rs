@@ -242,7 +242,7 @@ impl Manager {
         let sets = self.open_sets()?;
         let end = End::new(Happening::Disconnect, "disconnected by kvconn_disconnect_all").linger(flush);
         let ended = self.end_all(sets, end, true);
-        self.wait_gone(&ended, deadline)
+        self.wait_sent(&ended, deadline)
     }
 
     /// `kvconn_shutdown`: as `disconnect_all`, and for good. Does not wait.
@@ -303,12 +303,12 @@ impl Manager {
     fn wait_gone(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let mut pulse = self.gone.0.lock();
         loop {
-            let left = conns.iter().filter(|conn| !conn.is_gone()).count();
+            let left = conns.iter().filter(|conn| conn.gone().is_none()).count();
             if left == 0 {
                 return Ok(());
             }
             if self.gone.1.wait_until(&mut pulse, deadline).timed_out() {
-                let left = conns.iter().filter(|conn| !conn.is_gone()).count();
+                let left = conns.iter().filter(|conn| conn.gone().is_none()).count();
                 return match left {
                     0 => Ok(()),
                     _ => Err(Error::new(Status::Timeout, format!("{left} connections are still being closed"))),
@@ -317,9 +317,22 @@ impl Manager {
         }
     }
 
-    /// Whether everything that was ended is given up, at the latest then.
+    /// The same for connections that may send until then what they have accepted. libzmq does not tell whether it did:
+    /// what it gave up before that time was sent, or its peer is gone; the rest was dropped.
+    fn wait_sent(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+        /// libzmq counts whole milliseconds.
+        const EARLY: Duration = Duration::from_millis(2);
+        self.wait_gone(conns, deadline)?;
+        let late = conns.iter().filter(|conn| conn.gone().is_none_or(|at| at + EARLY >= deadline)).count();
+        match late {
+            0 => Ok(()),
+            _ => Err(Error::new(Status::Timeout, format!("{late} connections could not send everything in time"))),
+        }
+    }
+
+    /// Waits until everything that was ended has been sent, at the latest then.
     pub(crate) fn wait_closed(&self, deadline: Instant) -> Result<()> {
         let conns: Vec<_> = self.sets.lock().endings.iter().cloned().collect();
-        self.wait_gone(&conns, deadline)
+        self.wait_sent(&conns, deadline)
     }
 }
