@@ -9,7 +9,8 @@ use common::engine::{
     LARGE, SetOnDrop, Waiting, after, canonical, connection, narrow_peer, refused, send, text, wait_ended,
     waiting_senders,
 };
-use common::{Engine, OwnProcess, Peer, PeerOptions, closed_port, ms, open_descriptors, wait_until, within};
+use common::load::within;
+use common::{Engine, OwnProcess, Peer, PeerOptions, closed_port, ms, open_descriptors, wait_until};
 use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::EventKind;

@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use common::engine::{LARGE, SetOnDrop, after, narrow_peer, options, refused, send, status_of, text};
+use common::load::Stopwatch;
 use common::{Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, resident_bytes, soak_time, wait_until};
 use kvconn::error::Status;
 use kvconn::events::EventKind;
@@ -22,10 +23,10 @@ fn a_stopped_peer_stalls_and_recovers_without_any_sender_waiting() {
         peer.stop();
         let before = conn.info().accepted;
         engine.fill(&conn, LARGE);
-        let full = Instant::now();
+        let watch = Stopwatch::start();
         let stalled = engine.expect_event(EventKind::Stalled, LONG);
         // Counted from the last progress, which was before `fill` had found the queue full for a while.
-        assert!(full.elapsed() <= ms(900), "STALLED {:?} after the queue was full", full.elapsed());
+        watch.at_most(ms(700), "STALLED after the queue was full");
         assert_eq!((stalled.conn, stalled.status), (conn.id(), Status::Stalled), "round {round}");
         assert!(stalled.endpoint.as_ref() == Some(conn.endpoint()) && !stalled.message.is_empty(), "{stalled:?}");
         let info = conn.info();
@@ -34,9 +35,9 @@ fn a_stopped_peer_stalls_and_recovers_without_any_sender_waiting() {
         assert!(engine.describe().contains("STALLED"), "{}", engine.describe());
 
         peer.resume();
-        let resumed = Instant::now();
+        let watch = Stopwatch::start();
         let recovered = engine.expect_event(EventKind::Recovered, LONG);
-        assert!(resumed.elapsed() <= ms(1000), "RECOVERED {:?} after SIGCONT", resumed.elapsed());
+        watch.at_most(ms(500), "RECOVERED after SIGCONT");
         assert_eq!((recovered.conn, recovered.status, recovered.count), (conn.id(), Status::Ok, 0));
         assert!(!conn.info().stalled);
         assert!(conn.info().accepted > before);
@@ -48,7 +49,7 @@ fn a_stopped_peer_stalls_and_recovers_without_any_sender_waiting() {
 
 #[test]
 fn a_peer_that_is_slow_but_moves_does_not_stall() {
-    let slow = PeerOptions { delay: ms(20), rcvbuf: 4096, rcvhwm: 1, log: false, ..PeerOptions::default() };
+    let slow = PeerOptions { delay: ms(20), rcvhwm: 1, log: false, ..PeerOptions::default() };
     let peer = Peer::with(slow);
     let engine = Engine::with(&[("send_hwm", "2"), ("stall_ms", "1000")]);
     let conn = engine.ready(peer.endpoint());

@@ -12,7 +12,8 @@ use kvconn::error::Status;
 use crate::common::engine::{
     LARGE, SetOnDrop, after, canonical, connection, narrow_peer, refused, send, wait_ended, waiting_senders,
 };
-use crate::common::{Engine, Peer, PeerOptions, WrongPeer, closed_port, ms, wait_until, within};
+use crate::common::load::within;
+use crate::common::{Engine, Peer, PeerOptions, WrongPeer, closed_port, ms, wait_until};
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -114,7 +115,11 @@ fn the_dump_has_all_managers() {
     let engines = [Engine::new(), Engine::new()];
     let conns = engines.each_ref().map(|engine| engine.ready(peer.endpoint()));
     engines[0].node("n-of-the-dump", &[]);
-    let text = dumped();
+    let mut text = String::new();
+    wait_until("a dump finds no lock held", LONG, || {
+        text = dumped();
+        !text.contains(" is held")
+    });
     assert!(text.starts_with(&format!("kvconn {}: ", env!("CARGO_PKG_VERSION"))), "{text}");
     assert!(text.contains("manager 0: "), "{text}");
     for (engine, conn) in engines.iter().zip(&conns) {

@@ -7,7 +7,8 @@ use kvconn::error::Status;
 use kvconn::events::EventKind;
 
 use crate::common::engine::{LARGE, after, narrow_peer, refused, status_of, text, wait_ended, waiting_senders};
-use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, open_descriptors, wait_until, within};
+use crate::common::load::within;
+use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, open_descriptors, wait_until};
 use crate::test_name;
 
 const LONG: Duration = Duration::from_secs(10);

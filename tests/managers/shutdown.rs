@@ -9,9 +9,8 @@ use kvconn::process::Process;
 use crate::common::engine::{
     LARGE, Waiting, after, message, narrow_peer, options, refused, status_of, wait_waiting, waiting_senders,
 };
-use crate::common::{
-    Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, open_descriptors, wait_until, within,
-};
+use crate::common::load::within;
+use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, open_descriptors, wait_until};
 use crate::test_name;
 
 const LONG: Duration = Duration::from_secs(10);
