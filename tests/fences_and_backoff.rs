@@ -8,5 +8,5 @@ mod backoff;
 mod fence_and_dial;
 #[path = "fences_and_backoff/fences.rs"]
 mod fences;
-#[path = "fences_and_backoff/storm.rs"]
-mod storm;
+#[path = "fences_and_backoff/stress.rs"]
+mod stress;

@@ -278,8 +278,8 @@ fn a_sender_that_must_wait_needs_no_descriptor_and_is_released_all_the_same() {
 
 /// Whatever another thread of the process opens and closes meanwhile: an error, never the end of the process.
 #[test]
-fn a_process_that_keeps_running_out_of_descriptors_lives_on() {
-    if OwnProcess::new(test_name!()).descriptors(96).parent() {
+fn stress_a_process_that_keeps_running_out_of_descriptors_lives_on() {
+    if OwnProcess::new(test_name!()).descriptors(96).limit(soak_time(Duration::ZERO) + 6 * LIMIT).parent() {
         return;
     }
     let peer = Peer::with(PeerOptions { endpoints: 8, log: false, ..PeerOptions::default() });

@@ -88,18 +88,18 @@ fn never_ready_and_bindable(host: &str) {
 }
 
 #[test]
-fn a_dial_of_a_free_port_is_never_ready_and_leaves_it_free() {
+fn stress_a_dial_of_a_free_port_is_never_ready_and_leaves_it_free() {
     skip_unless!(own_process::network_available());
-    if OwnProcess::new(test_name!()).network().parent() {
+    if OwnProcess::new(test_name!()).network().limit(soak_time(Duration::ZERO) + 6 * LIMIT).parent() {
         return;
     }
     never_ready_and_bindable("127.0.0.1");
 }
 
 #[test]
-fn a_dial_of_a_free_ipv6_port_is_never_ready_and_leaves_it_free() {
+fn stress_a_dial_of_a_free_ipv6_port_is_never_ready_and_leaves_it_free() {
     skip_unless!(own_process::network_available());
-    if OwnProcess::new(test_name!()).network().parent() {
+    if OwnProcess::new(test_name!()).network().limit(soak_time(Duration::ZERO) + 6 * LIMIT).parent() {
         return;
     }
     never_ready_and_bindable("[::1]");

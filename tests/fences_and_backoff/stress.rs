@@ -97,7 +97,8 @@ fn a_listener_that_resets_is_dialled_once_a_step() {
 #[test]
 fn a_port_that_refuses_is_dialled_once_a_step() {
     skip_unless!(own_process::network_available());
-    if OwnProcess::new(test_name!()).network().parent() {
+    let limit = soak_time(Duration::ZERO) + Duration::from_secs(60);
+    if OwnProcess::new(test_name!()).network().limit(limit).parent() {
         return;
     }
     let port = closed_port();
