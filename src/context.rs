@@ -15,9 +15,10 @@ const MAX_SOCKETS: u64 = 262_144;
 
 /// Makes the context and starts its threads.
 pub(crate) fn create(io_threads: i32) -> Result<Context> {
-    budget::check_free(NEEDED_DESCRIPTORS)?;
     // Its reaper and its I/O threads; libzmq aborts the process when it cannot make one.
     check_threads(1 + io_threads as usize)?;
+    // Right before they are needed: what other threads of the process take in between nobody can help.
+    budget::check_free(NEEDED_DESCRIPTORS)?;
     let (_, hard) = budget::nofile();
     let sockets = hard.clamp(1024, MAX_SOCKETS) as i32;
     let failed = |what: &str, e: std::io::Error| {
