@@ -2,7 +2,7 @@
 
 use std::time::{Duration, Instant};
 
-use kvconn::error::{Error, Result, Status};
+use kvconn::error::{Error, Status};
 use kvconn::events::EventKind;
 use kvconn::ids::ConnId;
 use kvconn::manager::Timeout;
@@ -130,53 +130,41 @@ fn released(end: impl Fn(&Engine, &str), status: Status, settings: &[(&str, &str
     assert_eq!(peer.connections(), 1, "dialled again");
 }
 
-/// Between two dials, with a step that ends while the test looks on.
-const BETWEEN: &[(&str, &str)] = &[("backoff_ms", "500"), ("backoff_max_ms", "500")];
-/// Within a dial: nobody answers.
-const WITHIN: &[(&str, &str)] = &[("handshake_timeout_ms", "20000")];
-
-fn disconnect(engine: &Engine, endpoint: &str) {
-    engine.disconnect_endpoint(endpoint).unwrap();
-}
-
-fn fail(engine: &Engine, _: &str) {
-    engine.handle_failure(engine.node_find("node").unwrap(), None).map(drop).unwrap();
-}
-
-#[test]
-fn a_disconnect_between_two_dials_releases_it() {
-    released(disconnect, Status::Disconnected, BETWEEN, WrongPeer::closing());
-}
-
-#[test]
-fn a_disconnect_within_a_dial_releases_it() {
-    released(disconnect, Status::Disconnected, WITHIN, WrongPeer::mute());
-}
-
-#[test]
-fn a_failure_between_two_dials_releases_it() {
-    released(fail, Status::NodeFailed, BETWEEN, WrongPeer::closing());
-}
-
-#[test]
-fn a_failure_within_a_dial_releases_it() {
-    released(fail, Status::NodeFailed, WITHIN, WrongPeer::mute());
-}
-
-#[test]
-fn the_role_switch_releases_it_between_two_dials_and_within_one() {
-    let all = |engine: &Engine, _: &str| engine.disconnect_all(Timeout::After(ms(0))).unwrap_or(());
-    released(all, Status::Disconnected, BETWEEN, WrongPeer::closing());
-    released(all, Status::Disconnected, WITHIN, WrongPeer::mute());
-}
-
-#[test]
-fn the_end_of_its_manager_releases_it() {
-    let destroy = |engine: &Engine, _: &str| {
-        let result: Result<()> = Process::current().unwrap().destroy_manager(engine.id(), Timeout::After(LIMIT));
-        result.unwrap();
+/// Whatever ends it, each with an engine and a peer of its own.
+fn released_by_each(settings: &[(&str, &str)], peer: impl Fn() -> WrongPeer + Sync) {
+    let by_disconnect = |engine: &Engine, endpoint: &str| engine.disconnect_endpoint(endpoint).unwrap();
+    let by_failure = |engine: &Engine, _: &str| {
+        engine.handle_failure(engine.node_find("node").unwrap(), None).map(drop).unwrap();
     };
-    released(destroy, Status::Stale, BETWEEN, WrongPeer::closing());
+    // TIMEOUT: the sockets are still being closed.
+    let by_role_switch = |engine: &Engine, _: &str| engine.disconnect_all(Timeout::After(ms(0))).unwrap_or(());
+    let by_destruction = |engine: &Engine, _: &str| {
+        let process = Process::current().unwrap();
+        process.destroy_manager(engine.id(), Timeout::After(ms(0))).unwrap_or(());
+    };
+    // A connection that is being dialled then ends, its manager's end or not.
+    let destroyed = if settings == WITHIN { Status::Disconnected } else { Status::Stale };
+    std::thread::scope(|scope| {
+        scope.spawn(|| released(by_disconnect, Status::Disconnected, settings, peer()));
+        scope.spawn(|| released(by_failure, Status::NodeFailed, settings, peer()));
+        scope.spawn(|| released(by_role_switch, Status::Disconnected, settings, peer()));
+        scope.spawn(|| released(by_destruction, destroyed, settings, peer()));
+    });
+}
+
+/// With a step that ends while the test looks on.
+const BETWEEN: &[(&str, &str)] = &[("backoff_ms", "500"), ("backoff_max_ms", "500")];
+/// Nobody answers.
+const WITHIN: &[(&str, &str)] = &[("handshake_timeout_ms", "20000"), ("backoff_ms", "500"), ("backoff_max_ms", "500")];
+
+#[test]
+fn between_two_dials_it_is_released_by_disconnect_failure_role_switch_and_the_managers_end() {
+    released_by_each(BETWEEN, WrongPeer::closing);
+}
+
+#[test]
+fn within_a_dial_it_is_released_by_disconnect_failure_role_switch_and_the_managers_end() {
+    released_by_each(WITHIN, WrongPeer::mute);
 }
 
 #[test]

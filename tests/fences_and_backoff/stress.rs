@@ -81,17 +81,15 @@ fn the_figures_of_this_file_are_those_of_the_design() {
 }
 
 #[test]
-fn a_listener_that_closes_at_once_is_dialled_once_a_step() {
-    let listener = WrongPeer::closing();
-    let took = hammer(&listener.endpoint());
-    one_for_each_step(listener.connections(), took);
-}
-
-#[test]
-fn a_listener_that_resets_is_dialled_once_a_step() {
-    let listener = WrongPeer::resetting();
-    let took = hammer(&listener.endpoint());
-    one_for_each_step(listener.connections(), took);
+fn a_listener_that_closes_or_resets_at_once_is_dialled_once_a_step() {
+    std::thread::scope(|scope| {
+        for listener in [WrongPeer::closing(), WrongPeer::resetting()] {
+            scope.spawn(move || {
+                let took = hammer(&listener.endpoint());
+                one_for_each_step(listener.connections(), took);
+            });
+        }
+    });
 }
 
 #[test]
