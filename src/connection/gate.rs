@@ -292,11 +292,13 @@ impl<C: Channel> Gate<C> {
             inner.polling = Some(bell.clone());
             let cap = now + SAFETY_CAP;
             let told = unlocked(&self.inner, inner, || bell.wait(until.min(cap)));
-            capped = !told && until > cap;
             inner.polling = None;
-            if std::mem::take(&mut inner.kicked) {
+            let kicked = std::mem::take(&mut inner.kicked);
+            if kicked {
                 bell.clear();
             }
+            // What came after the cap and before this thread had the lock was not lost.
+            capped = until > cap && !told && !kicked && !bell.wait(now);
         }
     }
 }
@@ -337,3 +339,6 @@ fn leave<C: Channel>(mut inner: MutexGuard<'_, Inner<C>>, me: &Arc<Waiter>) {
 #[cfg(all(test, loom))]
 #[path = "gate_model.rs"]
 mod model;
+#[cfg(all(test, not(loom)))]
+#[path = "gate_tests.rs"]
+mod tests;
