@@ -1,0 +1,12 @@
+//! Many threads at once, for a while.
+
+mod common;
+
+#[path = "stress/everything.rs"]
+mod everything;
+#[path = "stress/failures.rs"]
+mod failures;
+#[path = "stress/gate.rs"]
+mod gate;
+#[path = "stress/throughput.rs"]
+mod throughput;

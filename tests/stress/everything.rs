@@ -1,0 +1,231 @@
+//! Eight threads that do everything at once, while the peers are stopped, killed and restarted under them.
+
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use kvconn::connection::Connection;
+use kvconn::error::{Error, Result, Status};
+
+use crate::common::engine::{after, connection, message, send};
+use crate::common::{
+    Descriptors, Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, soak_time, threads, wait_until,
+};
+use crate::test_name;
+
+const LONG: Duration = Duration::from_secs(20);
+const THREADS: u64 = 8;
+const PEERS: usize = 4;
+/// Beyond a call's own time: the guarantee is 10 or 20 ms, and here eight threads and five processes share two cores.
+const LATE: Duration = ms(500);
+
+/// Numbers that differ, the same ones in each run.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, bound: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        (self.0 >> 11) % bound
+    }
+}
+
+/// How often each call ended how.
+type Outcomes = HashMap<(&'static str, Status), u64>;
+
+/// One thread's doings.
+struct Actor<'a> {
+    engine: &'a Engine,
+    endpoints: &'a [String],
+    random: Random,
+    outcomes: Outcomes,
+    last: Option<Arc<Connection>>,
+}
+
+impl Actor<'_> {
+    fn run(&mut self, stop: &AtomicBool) {
+        while !stop.load(Ordering::Relaxed) {
+            let name = ["prefill.0", "prefill.1"][self.random.below(2) as usize];
+            let time = ms([0, 1, 20, 100][self.random.below(4) as usize]);
+            let begun = Instant::now();
+            let (call, result) = self.act(name, time);
+            let took = begun.elapsed();
+            assert!(took <= time + LATE, "{call} with {time:?} took {took:?}: {result:?}");
+            if let Err(error) = &result {
+                assert!(allowed(call, error.status), "{call}: {error:?}");
+            }
+            let status = result.err().map_or(Status::Ok, |error| error.status);
+            *self.outcomes.entry((call, status)).or_insert(0) += 1;
+        }
+    }
+
+    fn act(&mut self, name: &str, time: Duration) -> (&'static str, Result<()>) {
+        let (engine, at) = (self.engine, self.random.below(PEERS as u64) as usize);
+        let endpoint = &self.endpoints[at];
+        let frame = [at as u8; 3000];
+        match self.random.below(100) {
+            0..45 => ("send_to", engine.send_to(endpoint, &[&frame, b"two", b""], time).map(drop)),
+            45..70 => match &self.last {
+                Some(conn) => ("send", send(conn, &[&frame, b"two", b""], time).map(drop)),
+                None => self.connect(at, time),
+            },
+            70..85 => self.connect(at, time),
+            85..89 => match self.last.take() {
+                Some(conn) => ("disconnect", conn.disconnect()),
+                None => ("find", engine.find(endpoint).map(drop)),
+            },
+            89..91 => ("disconnect_endpoint", engine.disconnect_endpoint(endpoint)),
+            91..96 => ("open", self.open(name)),
+            96..98 => {
+                let node = engine.node_find(name);
+                ("handle_failure", node.and_then(|node| engine.handle_failure(node, Some("stress")).map(drop)))
+            }
+            98 => {
+                let node = engine.node_find(name);
+                let removed = node.and_then(|node| engine.node_remove_endpoints(node, &[endpoint]));
+                ("remove", removed)
+            }
+            _ => {
+                engine.events();
+                engine.describe();
+                ("connections", Ok(engine.connections().into_iter().for_each(|id| _ = connection(id).info())))
+            }
+        }
+    }
+
+    fn connect(&mut self, at: usize, time: Duration) -> (&'static str, Result<()>) {
+        let result = self.engine.connect(&self.endpoints[at], time);
+        if let Ok(id) = &result {
+            self.last = Some(connection(*id));
+        }
+        ("connect", result.map(drop))
+    }
+
+    /// Opens a node and registers two endpoints, one of which the other node has, too.
+    fn open(&mut self, name: &str) -> Result<()> {
+        let (node, _) = self.engine.node_open(name)?;
+        let first = usize::from(name == "prefill.1");
+        let [a, b] = [&self.endpoints[first], &self.endpoints[first + 1]];
+        self.engine.node_track_request(node, self.random.below(1000))?;
+        self.engine.node_add_endpoints(node, &[a, b], None)
+    }
+}
+
+/// What may happen in a call here. INTERNAL, INVALID, LIMIT, CONFLICT, SHUTDOWN and STALE may not.
+fn allowed(call: &str, status: Status) -> bool {
+    use Status::*;
+    match call {
+        "send" => matches!(status, Timeout | Stalled | PeerLost | ConnectFailed | Disconnected | NodeFailed),
+        "send_to" | "connect" => {
+            matches!(status, Timeout | Stalled | PeerLost | ConnectFailed | Disconnected | NodeFailed | Backoff)
+        }
+        "find" => status == NotFound,
+        "open" => status == NodeFailed,
+        "handle_failure" | "remove" => matches!(status, NotFound | NodeFailed),
+        _ => false,
+    }
+}
+
+/// Stops, kills and restarts one peer after another.
+fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
+    let mut random = Random(99);
+    while !stop.load(Ordering::Relaxed) {
+        std::thread::sleep(ms(random.below(60)));
+        let mut peers = peers.lock().expect("no panic");
+        let peer = &mut peers[random.below(PEERS as u64) as usize];
+        match random.below(4) {
+            0 => peer.restart(),
+            1 => {
+                peer.stop();
+                peer.restart();
+            }
+            2 => {
+                peer.stop();
+                std::thread::sleep(ms(random.below(60)));
+                peer.resume();
+            }
+            _ => peer.flap(),
+        }
+    }
+}
+
+/// What libzmq and kvconn hold; not the harness' pipes.
+fn held() -> Descriptors {
+    Descriptors { unix: 0, pipe: 0, other: 0, ..open_descriptors() }
+}
+
+/// The last word: a minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
+#[test]
+fn everything_at_once_leaves_nothing_behind_stress() {
+    let limit = soak_time(ms(10_000)) + 3 * LONG;
+    if OwnProcess::new(test_name!()).limit(limit).parent() {
+        return;
+    }
+    let small = PeerOptions { rcvhwm: 10, rcvbuf: 16_384, log: false, ..PeerOptions::default() };
+    let peers: Vec<Peer> = (0..PEERS).map(|_| Peer::with(small.clone())).collect();
+    let endpoints: Vec<String> = peers.iter().map(|peer| peer.endpoint().to_string()).collect();
+    let settings = [("send_hwm", "50"), ("backoff_ms", "5"), ("backoff_max_ms", "20"), ("handshake_timeout_ms", "500")];
+    let engine = Engine::with(&settings);
+    engine.ready(&endpoints[0]).disconnect().unwrap();
+    wait_until("the first connection is closed", LONG, || held().tcp == 0);
+    let (descriptors_before, threads_before) = (held(), threads());
+
+    let (peers, stop) = (Mutex::new(peers), AtomicBool::new(false));
+    let outcomes = std::thread::scope(|scope| {
+        let (engine, endpoints, stop) = (&engine, &endpoints[..], &stop);
+        let actors: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    let random = Random(thread * 7919 + 1);
+                    let mut actor = Actor { engine, endpoints, random, outcomes: Outcomes::new(), last: None };
+                    actor.run(stop);
+                    actor.outcomes
+                })
+            })
+            .collect();
+        let tormentor = scope.spawn(|| torment(&peers, stop));
+        let begun = Instant::now();
+        while begun.elapsed() < soak_time(ms(10_000)) && !actors.iter().any(|actor| actor.is_finished()) {
+            std::thread::sleep(ms(10));
+        }
+        stop.store(true, Ordering::Relaxed);
+        tormentor.join().expect("the tormentor");
+        let mut all = Outcomes::new();
+        for actor in actors {
+            for (outcome, count) in actor.join().expect("an actor") {
+                *all.entry(outcome).or_insert(0) += count;
+            }
+        }
+        all
+    });
+    println!("{outcomes:?}");
+    for wanted in [("send_to", Status::Ok), ("send", Status::Ok), ("send", Status::PeerLost), ("open", Status::Ok)] {
+        assert!(outcomes.contains_key(&wanted), "{wanted:?} did not happen");
+    }
+    for status in [Status::NodeFailed, Status::Disconnected, Status::Timeout] {
+        assert!(outcomes.contains_key(&("send_to", status)), "{status:?} did not happen");
+    }
+
+    // What is live now is all that is open. A connection that once had to wait has an eventfd more.
+    wait_until("the sockets of ended connections are closed", LONG, || held().tcp == engine.connections().len());
+    let rescues: u64 = engine.connections().into_iter().map(|id| connection(id).info().rescues).sum();
+    assert_eq!(rescues, 0);
+    engine.disconnect_all(after(LONG)).expect("all closed");
+    wait_until("all is as it was", LONG, || held() == descriptors_before);
+    // Four descriptors for each live connection, and nothing else.
+    for endpoint in &endpoints {
+        let deadline = Instant::now() + LONG;
+        let sent = |error: Error| assert!(Instant::now() < deadline, "{endpoint}: {error:?}");
+        while let Err(error) = engine.connect(endpoint, ms(2000)) {
+            sent(error);
+            std::thread::sleep(ms(5));
+        }
+        engine.manager().send_to(endpoint, &mut || message(&[b"x"]), after(LONG)).expect("a healthy peer");
+    }
+    assert_eq!(engine.connections().len(), PEERS);
+    let now = held();
+    assert_eq!(now.total(), descriptors_before.total() + 4 * PEERS, "{now:?} after {descriptors_before:?}");
+    wait_until("no thread is left", LONG, || threads() == threads_before);
+}
