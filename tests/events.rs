@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
-use common::engine::{SetOnDrop, Waiting, after, canonical, options, refused, status_of, wait_ended};
+use common::engine::{SetOnDrop, Waiting, after, canonical, options, own_address, refused, status_of, wait_ended};
 use common::load::Stopwatch;
 use common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, open_descriptors, wait_until};
 use kvconn::connection::Connection;
@@ -137,8 +137,9 @@ fn a_lost_peer_and_a_failed_dial_raise_one_ending_each() {
 /// Everybody ends everything at once: still one ending each, after READY.
 #[test]
 fn racing_endings_are_one_ending_stress() {
-    let peer = Peer::with(PeerOptions { endpoints: 8, log: false, ..PeerOptions::default() });
-    let engine = Engine::with(&[("max_events", "100000"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    let bind = format!("tcp://{}:0", own_address());
+    let peer = Peer::with(PeerOptions { bind, endpoints: 8, log: false, ..PeerOptions::default() });
+    let engine = Engine::with(&[("max_events", "100000"), ("backoff_ms", "5"), ("backoff_max_ms", "5")]);
     let endpoints: Vec<&str> = peer.endpoints().iter().map(String::as_str).collect();
     let (stop, connects) = (AtomicBool::new(false), AtomicU64::new(0));
     let running = || !stop.load(Ordering::Relaxed);
@@ -151,6 +152,7 @@ fn racing_endings_are_one_ending_stress() {
                         let got = engine.connect(endpoint, ms(20));
                         connects.fetch_add(u64::from(got.is_ok()), Ordering::Relaxed);
                     }
+                    std::thread::sleep(ms(1));
                 }
             });
         }
@@ -159,12 +161,13 @@ fn racing_endings_are_one_ending_stress() {
                 for conn in engine.connections() {
                     common::engine::connection(conn).disconnect().expect("no error");
                 }
+                std::thread::sleep(ms(15));
             }
         });
         scope.spawn(|| {
             while running() {
                 endpoints.iter().for_each(|endpoint| engine.disconnect_endpoint(endpoint).expect("no error"));
-                std::thread::sleep(ms(3));
+                std::thread::sleep(ms(25));
             }
         });
         let begun = Instant::now();

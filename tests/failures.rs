@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use common::engine::{
-    LARGE, SetOnDrop, Waiting, after, canonical, connection, narrow_peer, refused, send, text, wait_ended,
+    LARGE, SetOnDrop, Waiting, after, canonical, connection, narrow_peer, own_address, refused, send, text, wait_ended,
     waiting_senders,
 };
 use common::load::within;
@@ -92,9 +92,7 @@ fn a_node_that_restarts_within_a_heartbeat_begins_a_new_life() {
 /// Scenario 8: one name, and one endpoint, is the beginning of another.
 #[test]
 fn the_failure_of_a_node_does_not_reach_one_whose_name_begins_the_same() {
-    // An address of this process's own, so that the ports are free.
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    let names = [1899, 18998].map(|port| format!("127.{}.{b}.{c}:{port}", 64 + a % 64));
+    let names = [1899, 18998].map(|port| format!("{}:{port}", own_address()));
     let endpoints = names.clone().map(|name| format!("tcp://{name}"));
     let peers = endpoints.clone().map(|endpoint| Peer::bind(&endpoint));
     let engine = Engine::new();

@@ -5,7 +5,7 @@ mod common;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use common::engine::{canonical, narrow_peer, options, refused, wait_ended, waiting_senders};
+use common::engine::{canonical, narrow_peer, options, own_address, refused, wait_ended, waiting_senders};
 use common::{Engine, Peer, closed_port, ms, wait_until};
 use kvconn::connection::{Connection, ConnectionState};
 use kvconn::error::Status;
@@ -18,6 +18,11 @@ const LONG: Duration = Duration::from_secs(10);
 /// A manager with this policy, that dials again at once.
 fn engine(policy: &str) -> Engine {
     Engine::with(&[("node_loss", policy), ("backoff_ms", "1"), ("backoff_max_ms", "1")])
+}
+
+/// Two peers that find their port free when they start again.
+fn restarting() -> [Peer; 2] {
+    [0, 1].map(|_| Peer::bind(&format!("tcp://{}:0", own_address())))
 }
 
 #[track_caller]
@@ -131,7 +136,7 @@ fn with_all_the_last_loss_fails_the_node() {
 
 #[test]
 fn with_all_an_endpoint_that_is_ready_again_counts_as_not_lost() {
-    let mut peers = [Peer::any(), Peer::any()];
+    let mut peers = restarting();
     let engine = engine("all");
     let node = engine.node("n", &[peers[0].endpoint(), peers[1].endpoint()]);
     let mut first = engine.ready(peers[0].endpoint());
@@ -203,7 +208,7 @@ fn every_owner_of_a_lost_endpoint_fails_with_its_own_report() {
 /// A new life begins with nothing seen: what its predecessor lost does not count against it.
 #[test]
 fn a_new_life_counts_its_own_losses_only() {
-    let mut peers = [Peer::any(), Peer::any()];
+    let mut peers = restarting();
     let engine = engine("all");
     let endpoints = peers.each_ref().map(|peer| peer.endpoint().to_string());
     let names = endpoints.each_ref().map(String::as_str);

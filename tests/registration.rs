@@ -4,7 +4,9 @@ mod common;
 
 use std::time::{Duration, Instant};
 
-use common::engine::{LARGE, after, canonical, connection, narrow_peer, options, refused, wait_ended, waiting_senders};
+use common::engine::{
+    LARGE, after, canonical, connection, narrow_peer, options, own_address, refused, wait_ended, waiting_senders,
+};
 use common::load::within;
 use common::{Engine, Peer, WrongPeer, closed_port, ms, wait_until};
 use kvconn::connection::ConnectionState;
@@ -198,7 +200,7 @@ fn registering_a_hundred_times_in_a_life_permits_one_more_dial() {
 
 #[test]
 fn send_to_dials_with_the_options_of_the_registration() {
-    let (peer, mute) = (Peer::any(), WrongPeer::mute());
+    let (peer, mute) = (Peer::bind(&format!("tcp://{}:0", own_address())), WrongPeer::mute());
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let node = engine.node("n", &[]);
     let given = options(&[("send_hwm", "7"), ("handshake_timeout_ms", "100")]);

@@ -5,7 +5,7 @@ mod common;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use common::engine::{LARGE, SetOnDrop, after, narrow_peer, options, refused, send, status_of, text};
+use common::engine::{LARGE, SetOnDrop, after, narrow_peer, options, own_address, refused, send, status_of, text};
 use common::load::Stopwatch;
 use common::{Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, resident_bytes, soak_time, wait_until};
 use kvconn::error::Status;
@@ -123,7 +123,7 @@ fn a_flapping_peer_and_unread_events_disturb_no_other_endpoint_stress() {
         return;
     }
     const BOUND: u64 = 16;
-    let (flapping, steady) = (Peer::any(), Peer::any());
+    let (flapping, steady) = (Peer::bind(&format!("tcp://{}:0", own_address())), Peer::any());
     let engine = Engine::with(&[("max_events", "16"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let stream = engine.ready(steady.endpoint());
     let (stop, slow, longest) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));

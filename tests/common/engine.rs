@@ -248,6 +248,12 @@ pub fn wait_waiting(conn: &Arc<Connection>, threads: u32, deadline: Duration) {
     wait_until(&what, deadline, || conn.info().waiting >= threads);
 }
 
+/// An address of loopback that no other process of these tests has: its ports stay free while a peer restarts.
+pub fn own_address() -> String {
+    let [_, a, b, c] = std::process::id().to_be_bytes();
+    format!("127.{}.{b}.{c}", 64 + a % 64)
+}
+
 /// A frame that fills the queue to a stopped `narrow_peer` after a few.
 pub const LARGE: &[u8] = &[b'x'; 64 * 1024];
 

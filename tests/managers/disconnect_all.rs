@@ -6,7 +6,9 @@ use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
 
-use crate::common::engine::{LARGE, after, narrow_peer, refused, status_of, text, wait_ended, waiting_senders};
+use crate::common::engine::{
+    LARGE, after, narrow_peer, own_address, refused, status_of, text, wait_ended, waiting_senders,
+};
 use crate::common::load::within;
 use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, open_descriptors, wait_until};
 use crate::test_name;
@@ -114,7 +116,8 @@ fn without_time_to_flush_it_returns_at_once() {
 /// Also those that are not connected at that moment.
 #[test]
 fn every_endpoint_is_fenced() {
-    let (lost, known, mute) = (Peer::any(), WrongPeer::closing(), WrongPeer::mute());
+    let lost = Peer::bind(&format!("tcp://{}:0", own_address()));
+    let (known, mute) = (WrongPeer::closing(), WrongPeer::mute());
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let conn = engine.ready(lost.endpoint());
     lost.flap();
