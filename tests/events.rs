@@ -137,6 +137,9 @@ fn a_lost_peer_and_a_failed_dial_raise_one_ending_each() {
 /// Everybody ends everything at once: still one ending each, after READY.
 #[test]
 fn racing_endings_are_one_ending_stress() {
+    if OwnProcess::new(test_name!()).network_if_possible().parent() {
+        return;
+    }
     let bind = format!("tcp://{}:0", own_address());
     let peer = Peer::with(PeerOptions { bind, endpoints: 8, log: false, ..PeerOptions::default() });
     let engine = Engine::with(&[("max_events", "100000"), ("backoff_ms", "5"), ("backoff_max_ms", "5")]);

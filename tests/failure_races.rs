@@ -14,6 +14,8 @@ use kvconn::error::Status;
 use kvconn::ids::{ConnId, NodeId};
 
 const LONG: Duration = Duration::from_secs(10);
+/// For a test that soaks.
+const STRESS_LIMIT: Duration = Duration::from_secs(3600);
 
 /// Scenario 22: each request in flight fails exactly once, whatever is being added meanwhile.
 #[test]
@@ -117,6 +119,9 @@ fn of_eight_threads_that_fail_one_life_one_gets_the_report() {
 /// Guarantee 6: who has seen the failure on one connection sees it on the other.
 #[test]
 fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
+    if OwnProcess::new(test_name!()).limit(STRESS_LIMIT).network_if_possible().parent() {
+        return;
+    }
     const THREADS: u64 = 2;
     let peer = Peer::with(PeerOptions { endpoints: 2, log: false, ..PeerOptions::default() });
     let engine = Engine::with(&[("max_fences", "16")]);
@@ -180,6 +185,9 @@ fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
 /// The same for `send_to`, whose fences are set in the same step.
 #[test]
 fn who_has_seen_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
+    if OwnProcess::new(test_name!()).limit(STRESS_LIMIT).network_if_possible().parent() {
+        return;
+    }
     let peer = Peer::with(PeerOptions { endpoints: 2, log: false, ..PeerOptions::default() });
     let engine = Engine::new();
     let endpoints = [0, 1].map(|at| peer.endpoints()[at].as_str());
@@ -231,7 +239,7 @@ fn who_has_seen_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
 /// A dial that begins while the node fails leaves nothing behind: no connection to a fenced endpoint, no socket.
 #[test]
 fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
-    if OwnProcess::new(test_name!()).parent() {
+    if OwnProcess::new(test_name!()).limit(STRESS_LIMIT).network_if_possible().parent() {
         return;
     }
     const ENDPOINTS: usize = 4;
