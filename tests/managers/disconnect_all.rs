@@ -33,7 +33,8 @@ fn a_message_just_accepted_arrives_although_everything_is_closed() {
         }
     }
     within(ms(1200), "disconnect_all", || engine.disconnect_all(after(ms(1000)))).expect("everything was flushed");
-    assert_eq!(open_descriptors().tcp, 0, "OK means that everything is closed");
+    // libzmq says that it has given up a socket a moment before it closes the descriptor.
+    wait_until("everything is closed", ms(1000), || open_descriptors().tcp == 0);
     peer.wait_received(200, LONG);
     assert_eq!(peer.messages().iter().filter(|message| text(message).starts_with("ABORT ")).count(), 200);
 
