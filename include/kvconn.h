@@ -240,6 +240,11 @@ extern "C" {
  * What to do: Report it as a defect, with the text.
  */
 #define KVCONN_INTERNAL (-14)
+/**
+ * This cannot be done here: on this kind of endpoint, with these options, or on this platform.
+ * What to do: Do without it; the text says what is missing.
+ */
+#define KVCONN_UNSUPPORTED (-15)
 
 /* How far an error reaches. */
 
@@ -259,6 +264,9 @@ extern "C" {
 
 /** As a timeout: the configured default, which each function names. */
 #define KVCONN_DEFAULT_TIMEOUT (-1)
+
+/** In a count of acknowledged messages: nobody can tell. */
+#define KVCONN_UNKNOWN UINT64_MAX
 
 /** The size of an array that holds the text of any endpoint, with its NUL. */
 #define KVCONN_ENDPOINT_SIZE 264
@@ -364,7 +372,14 @@ const char *kvconn_status_name(kvconn_status_t status);
  * Settings are given by name and as text, so that new ones need no new function. docs/options.md lists each with its unit,
  * range and default. A setting is looked for in the options of the call, then in what its endpoint was last connected or
  * registered with, then in what kvconn_configure set for the manager, then in the environment variable KVCONN_<NAME>, then
- * the default holds.
+ * the default holds. An endpoint remembers each setting for itself: options that leave one out do not take it away.
+ *
+ * With curve_server_key and the client's own curve_public_key and curve_secret_key a connection is encrypted by CURVE, and
+ * the peer proves that it holds the server's secret key. It is never plain instead: not when the peer talks plain, which is
+ * CONNECT_FAILED, and not when kvconn_send_to dials it again. curve_server_key "" asks for a plain connection, which
+ * require_curve forbids. A dial whose peer is not the one meant fails with os_errno EACCES (its key, its mechanism, or it
+ * does not let this client in), EPROTO (it is no PULL socket) or ETIMEDOUT (it does not answer). No text, event or log line
+ * of kvconn's contains a key.
  */
 
 /** A set of options that were given explicitly. Empty at first: nothing in it overrides anything. */
@@ -382,10 +397,12 @@ kvconn_options_t *kvconn_options_new(void);
  *
  * @param options the set to change.
  * @param name    the option's name, such as "send_hwm".
- * @param value   its value as text: a number in digits, "0" or "1" for a flag, a word.
+ * @param value   its value as text: a number in digits, "0" or "1" for a flag, a word, an address, a key in Z85. The empty text
+ *                is no address, no interface and no key.
  * @param error   details of a failure; may be NULL.
  * @retval KVCONN_OK      it is set.
- * @retval KVCONN_INVALID there is no option of that name, or it does not take that value; the message says which it takes.
+ * @retval KVCONN_INVALID there is no option of that name, or it does not take that value; the message says which it takes,
+ *     and never repeats a key.
  */
 kvconn_status_t kvconn_options_set(kvconn_options_t *options,
                                    const char *name,
@@ -504,6 +521,19 @@ kvconn_status_t kvconn_shutdown(int64_t flush_ms,
 /** Over. */
 #define KVCONN_STATE_ENDED 3
 
+/* How a connection ended, which says what an acknowledgement is worth. */
+
+/** It has not ended, or nobody can tell. */
+#define KVCONN_ENDED_UNKNOWN 0
+/** The peer closed it in order: what was acknowledged, the peer could read to the end. */
+#define KVCONN_ENDED_FIN 1
+/** The peer or its kernel reset it: what its kernel held may be gone. */
+#define KVCONN_ENDED_RESET 2
+/** The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again. */
+#define KVCONN_ENDED_TIMEOUT 3
+/** This process ended it. */
+#define KVCONN_ENDED_LOCAL 4
+
 /** What is known about a connection; start it with KVCONN_CONNECTION_INFO_INIT. */
 typedef struct kvconn_connection_info_t {
     /** sizeof(kvconn_connection_info_t), set by the caller. */
@@ -518,10 +548,16 @@ typedef struct kvconn_connection_info_t {
     kvconn_conn_t conn;
     /** How many messages were accepted, which is also the sequence of the last. */
     uint64_t accepted;
+    /** The sequence of the last message that the peer's kernel has acknowledged whole; KVCONN_UNKNOWN where nobody can tell. */
+    uint64_t acknowledged;
     /** How many threads are waiting in a send on it. */
     uint32_t waiting;
-    /** 1 when it is full and has made no progress for stall_ms, else 0. */
+    /** 1 when nothing of what is on the way has moved for stall_ms, else 0. */
     int32_t stalled;
+    /** How it ended: one of KVCONN_ENDED_…. */
+    int32_t ended_by;
+    /** Always 0. */
+    uint32_t reserved;
     /** Milliseconds since its dial began. */
     int64_t age_ms;
     /** Milliseconds that it has been, or was, READY; 0 when it never was. */
@@ -533,7 +569,7 @@ typedef struct kvconn_connection_info_t {
 } kvconn_connection_info_t;
 
 /** A kvconn_connection_info_t that is empty, with its struct_size set. */
-#define KVCONN_CONNECTION_INFO_INIT {sizeof(kvconn_connection_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+#define KVCONN_CONNECTION_INFO_INIT {sizeof(kvconn_connection_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
 
 /**
  * Gives the live connection to an endpoint, and dials when there is none.
@@ -801,6 +837,34 @@ kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
                                       uint64_t *sequence,
                                       kvconn_error_t *error);
 
+/**
+ * Waits until the peer's kernel has acknowledged messages of this connection.
+ *
+ * What is acknowledged the peer can read, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout, or when
+ * the peer is killed before it reads, what its kernel held may be gone.
+ *
+ * @param conn              the connection.
+ * @param sequence          up to which message; 0 is all that were accepted until this call.
+ * @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+ * @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
+ *     before; may be NULL.
+ * @param error             details of a failure; may be NULL.
+ * @retval KVCONN_OK             they are acknowledged.
+ * @retval KVCONN_INVALID        no message of that sequence was accepted yet.
+ * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
+ * @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
+ * @retval KVCONN_CONNECT_FAILED its dial has failed.
+ * @retval KVCONN_PEER_LOST      the peer was lost before.
+ * @retval KVCONN_DISCONNECTED   this process ended the connection before.
+ * @retval KVCONN_NODE_FAILED    its node failed before.
+ * @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
+ */
+kvconn_status_t kvconn_flush(kvconn_conn_t conn,
+                             uint64_t sequence,
+                             int64_t timeout_ms,
+                             uint64_t *acknowledged,
+                             kvconn_error_t *error);
+
 /* ====================================================================================================================
  * Nodes
  * -----
@@ -987,6 +1051,8 @@ typedef struct kvconn_failed_endpoint_t {
     kvconn_conn_t conn;
     /** How many messages that connection had accepted. */
     uint64_t accepted;
+    /** The last of them that the peer's kernel has acknowledged; KVCONN_UNKNOWN where nobody can tell. */
+    uint64_t acknowledged;
     /** The endpoint, in its canonical form. */
     char endpoint[KVCONN_ENDPOINT_SIZE];
 } kvconn_failed_endpoint_t;
@@ -1181,6 +1247,15 @@ typedef struct kvconn_event_t {
     kvconn_node_t node;
     /** Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0. */
     uint64_t count;
+    /**
+     * The last message of the connection that the peer's kernel has acknowledged, final in ending events: what lies between it
+     * and the last accepted is unacknowledged. KVCONN_UNKNOWN where nobody can tell.
+     */
+    uint64_t acknowledged;
+    /** Ending events: how it ended, one of KVCONN_ENDED_…. */
+    int32_t ended_by;
+    /** Always 0. */
+    uint32_t reserved;
     /** When it happened, in milliseconds since 1970 on the wall clock. */
     int64_t time_ms;
     /** The endpoint it is about, in its canonical form, or "". */
@@ -1192,7 +1267,7 @@ typedef struct kvconn_event_t {
 } kvconn_event_t;
 
 /** A kvconn_event_t that is empty, with its struct_size set. */
-#define KVCONN_EVENT_INIT {sizeof(kvconn_event_t), 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+#define KVCONN_EVENT_INIT {sizeof(kvconn_event_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
 
 /**
  * Gives a descriptor that is readable while events wait, for poll, epoll or an event loop. It belongs to the manager: do not

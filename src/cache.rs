@@ -8,7 +8,7 @@ use crate::connection::{Connection, Ending, Finished};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::ids::NodeId;
-use crate::options::{Key, Options, Reach, Values};
+use crate::options::{Key, Options, Values};
 
 /// Why an endpoint must not be dialled.
 #[derive(Clone, Debug)]
@@ -38,7 +38,7 @@ pub(crate) struct Entry {
     current: Option<Arc<Connection>>,
     /// A live node owns it.
     owned: bool,
-    /// The options it was last connected or registered with.
+    /// The options it was connected or registered with; of each setting the last.
     options: Option<Arc<Options>>,
     fence: Option<Fence>,
     backoff: Backoff,
@@ -69,12 +69,30 @@ pub(crate) enum Asker<'a> {
     SendTo,
 }
 
+impl<'a> Asker<'a> {
+    /// The options of the call.
+    fn given(self) -> Option<&'a Options> {
+        match self {
+            Asker::Connect(options) | Asker::Again(options, _) => options,
+            Asker::SendTo => None,
+        }
+    }
+}
+
+/// CONFLICT when the live connection is not as these options want it.
+fn check_conflict(conn: &Connection, options: &Options) -> Result<()> {
+    match conn.values().conflict(options) {
+        None => Ok(()),
+        Some(text) => Err(Error::new(Status::Conflict, text).about(conn.id()).at(conn.endpoint())),
+    }
+}
+
 /// What the asker gets.
 pub(crate) enum Admission {
     /// The live connection.
     Current(Arc<Connection>),
-    /// Leave to dial, with these explicit options.
-    Dial(Option<Arc<Options>>),
+    /// Leave to dial with these values, which come from these explicit options among others.
+    Dial(Box<Values>, Option<Arc<Options>>),
 }
 
 impl Fence {
@@ -185,13 +203,7 @@ impl Cache {
     /// Changes nothing.
     pub(crate) fn admit(&self, endpoint: &Endpoint, asker: Asker<'_>, values: &Values) -> Result<Admission> {
         let entry = self.entries.get(endpoint);
-        let given = match asker {
-            // Settings of the call alone replace nothing of what is remembered.
-            Asker::Connect(options) | Asker::Again(options, _) => {
-                options.filter(|options| options.has_any_of(Reach::Connection))
-            }
-            Asker::SendTo => None,
-        };
+        let given = asker.given();
         if let Some(entry) = entry {
             match (&entry.fence, asker) {
                 (Some(Fence::Disconnected { .. }), Asker::Connect(_)) | (None, _) => {}
@@ -199,13 +211,8 @@ impl Cache {
                 (Some(fence), _) => return Err(fence.error(endpoint)),
             }
             if let Some(current) = &entry.current {
-                if let Some(setting) = given.and_then(|given| current.values().conflict(given)) {
-                    return Err(Error::new(
-                        Status::Conflict,
-                        format!("the live connection has {} = {}", setting.name, current.values().get(setting.key)),
-                    )
-                    .about(current.id())
-                    .at(endpoint));
+                if let Some(given) = given {
+                    check_conflict(current, given)?;
                 }
                 return Ok(Admission::Current(current.clone()));
             }
@@ -216,11 +223,33 @@ impl Cache {
         if !entry.is_some_and(Entry::in_use) {
             self.check_room(1, values).map_err(|e| e.at(endpoint))?;
         }
+        let remembered = entry.and_then(|entry| entry.options.as_ref());
         let options = match given {
-            Some(given) => Some(Arc::new(given.clone())),
-            None => entry.and_then(|e| e.options.clone()),
+            Some(given) => given.over(remembered),
+            None => remembered.cloned(),
         };
-        Ok(Admission::Dial(options))
+        let values = values.of_connection(options.as_deref()).and_then(|values| {
+            values.check_dial()?;
+            Ok(values)
+        });
+        Ok(Admission::Dial(Box::new(values.map_err(|e| e.at(endpoint))?), options))
+    }
+
+    /// Whether an endpoint can be registered with these options.
+    pub(crate) fn check_options(&self, endpoint: &Endpoint, options: &Options, values: &Values) -> Result<()> {
+        let entry = self.entries.get(endpoint);
+        if let Some(current) = entry.and_then(Entry::current) {
+            check_conflict(current, options)?;
+        }
+        let options = options.over(entry.and_then(|entry| entry.options.as_ref()));
+        values.of_connection(options.as_deref()).map(drop).map_err(|e| e.at(endpoint))
+    }
+
+    /// Who asks and gets the live connection has connected with its options as well.
+    pub(crate) fn remember(&mut self, endpoint: &Endpoint, asker: Asker<'_>) {
+        if let (Some(given), Some(entry)) = (asker.given(), self.entries.get_mut(endpoint)) {
+            entry.options = given.over(entry.options.as_ref());
+        }
     }
 
     /// Whether that many more endpoints may be in use.
@@ -318,7 +347,10 @@ impl Cache {
             entry.owned = true;
             entry.fence = None;
             if let Some(options) = options {
-                entry.options = Some(options.clone());
+                entry.options = match &entry.options {
+                    None => Some(options.clone()),
+                    old => options.over(old.as_ref()),
+                };
             }
             if entry.backoff.reset_by < node {
                 entry.backoff.reset_by = node;

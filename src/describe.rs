@@ -124,7 +124,12 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
         ConnectionState::Ready => write!(out, " READY for {:.1} s", info.ready_for.as_secs_f64())?,
         ConnectionState::Ended => write!(out, " {}: {}", info.status.name(), info.message)?,
     }
-    write!(out, ", {} accepted, {} threads waiting", info.accepted, info.waiting)?;
+    write!(out, ", {} accepted", info.accepted)?;
+    match info.acknowledged {
+        Some(acknowledged) => write!(out, ", {acknowledged} acknowledged")?,
+        None => write!(out, ", acknowledged: unknown")?,
+    }
+    write!(out, ", {} threads waiting", info.waiting)?;
     if info.stalled {
         write!(out, ", STALLED")?;
     }

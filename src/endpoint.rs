@@ -207,7 +207,7 @@ fn refuse_scheme<T>(text: &str) -> Result<T, EndpointError> {
 
 /// Characters that some take for part of a TCP endpoint, and what they are not.
 const FOREIGN: [(char, &str); 5] = [
-    (';', "has a source address: kvconn chooses it, write only"),
+    (';', "has a source address: that is the option source_address; write only"),
     ('@', "has a user name: write only"),
     ('/', "has a path: write only"),
     ('?', "has a query: write only"),
@@ -280,7 +280,7 @@ fn decimal<N: std::str::FromStr>(text: &str) -> Option<N> {
 }
 
 /// Parses what stands between brackets: an IPv6 address, and a zone (0 if there is none).
-fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
+pub(crate) fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
     let (address, zone) = match text.split_once('%') {
         Some((address, zone)) => (address, Some(zone)),
         None => (text, None),

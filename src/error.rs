@@ -57,6 +57,7 @@ pub enum Status {
     Limit = -12,
     Shutdown = -13,
     Internal = -14,
+    Unsupported = -15,
 }
 
 /// One row of the table of statuses.
@@ -135,6 +136,9 @@ pub const STATUSES: &[StatusRow] = &[
     row(Status::Internal, "KVCONN_INTERNAL", Scope::Process, false,
         "kvconn or libzmq met a state that should not exist; the text says where.",
         "Report it as a defect, with the text."),
+    row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false,
+        "This cannot be done here: on this kind of endpoint, with these options, or on this platform.",
+        "Do without it; the text says what is missing."),
 ];
 
 impl Status {

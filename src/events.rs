@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::{Instant, SystemTime};
 use std::{fmt, io};
 
+use crate::connection::Delivery;
 use crate::endpoint::Endpoint;
 use crate::error::Status;
 use crate::ids::{ConnId, NodeId};
@@ -65,6 +66,8 @@ pub struct Event {
     pub node_name: Option<Arc<str>>,
     /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed.
     pub count: u64,
+    /// What became of what the connection accepted, if it is about one. Final in ending events.
+    pub delivery: Option<Delivery>,
     /// Wall-clock time of the event.
     pub at: SystemTime,
     /// One line for a person.
@@ -91,6 +94,7 @@ impl Event {
             endpoint: None,
             node_name: None,
             count: 0,
+            delivery: None,
             at: SystemTime::now(),
             message: message.into(),
         }
@@ -131,6 +135,12 @@ impl Event {
     pub fn node(mut self, node: NodeId, name: &Arc<str>) -> Event {
         self.node = node;
         self.node_name = Some(name.clone());
+        self
+    }
+
+    /// The same event, with these counts of its connection.
+    pub fn delivery(mut self, delivery: Delivery) -> Event {
+        self.delivery = Some(delivery);
         self
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A [`Socket`] may move between threads, but two threads must never use one at the same time: it is not `Sync`.
 
-use std::ffi::{CStr, c_int, c_void};
+use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
@@ -27,6 +27,36 @@ pub(crate) fn error_text(e: &io::Error) -> String {
     let number = e.raw_os_error().unwrap_or(0);
     // SAFETY: zmq_strerror returns a static, NUL-terminated text for every number.
     unsafe { CStr::from_ptr(zmq_sys::zmq_strerror(number)) }.to_string_lossy().into_owned()
+}
+
+unsafe extern "C" {
+    /// Part of libzmq's stable interface; zmq-sys leaves it out.
+    fn zmq_curve_public(z85_public_key: *mut c_char, z85_secret_key: *const c_char) -> c_int;
+}
+
+/// Length of a CURVE key in Z85.
+const CURVE_KEY: usize = 40;
+
+/// Whether a text is a CURVE key in Z85.
+pub(crate) fn is_curve_key(text: &str) -> bool {
+    let mut bytes = [0; CURVE_KEY / 5 * 4];
+    let Some(text) = curve_key_text(text) else { return false };
+    // SAFETY: the text is NUL-terminated, and the bytes have room for what its 40 characters mean.
+    !unsafe { zmq_sys::zmq_z85_decode(bytes.as_mut_ptr(), text.as_ptr()) }.is_null()
+}
+
+/// The public key that belongs to a secret one, both in Z85; `None` when that is no key.
+pub(crate) fn curve_public_key(secret: &str) -> Option<String> {
+    let mut public = [0_u8; CURVE_KEY + 1];
+    let secret = curve_key_text(secret)?;
+    // SAFETY: the key is NUL-terminated and of 40 characters; the other is written as 40 characters and a NUL.
+    check(unsafe { zmq_curve_public(public.as_mut_ptr().cast(), secret.as_ptr()) }).ok()?;
+    Some(CStr::from_bytes_until_nul(&public).ok()?.to_str().ok()?.to_owned())
+}
+
+/// libzmq looks for the end of the text, and trusts that it is not too long.
+fn curve_key_text(text: &str) -> Option<CString> {
+    (text.len() == CURVE_KEY).then(|| CString::new(text).ok()).flatten()
 }
 
 /// A libzmq context: its I/O threads and its sockets.
@@ -84,6 +114,12 @@ impl Socket {
     /// Sets an option that is an `int`.
     pub(crate) fn set_int(&self, option: u32, value: i32) -> io::Result<()> {
         self.set(option, value)
+    }
+
+    /// Sets an option that is a text.
+    pub(crate) fn set_text(&self, option: u32, value: &str) -> io::Result<()> {
+        // SAFETY: value and length describe the same live memory; `self` is a live socket.
+        check(unsafe { zmq_sys::zmq_setsockopt(self.0.as_ptr(), option as c_int, value.as_ptr().cast(), value.len()) })
     }
 
     /// Sets the largest message it receives, in bytes.

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::connection::ledger::Mechanism;
 use crate::error::{Error, Result};
 use crate::libzmq::Frame;
 
@@ -11,6 +12,8 @@ pub const MAX_FRAMES: usize = 65_536;
 
 /// A message of one or more frames. It is accepted whole or not at all.
 pub struct Message {
+    /// What it takes on the wire, plain and encrypted.
+    wire: [u64; 2],
     // Control messages have about ten frames: those need no allocation of the list.
     frames: SmallVec<[Frame; 12]>,
 }
@@ -25,12 +28,23 @@ impl Message {
             return Err(Error::invalid(format!("frame_count is {}; at most {MAX_FRAMES}", frames.len())));
         }
         let mut copied = SmallVec::with_capacity(frames.len());
+        let mut wire = [0; 2];
         for bytes in frames {
+            wire[0] += Mechanism::Null.frame(bytes.len() as u64);
+            wire[1] += Mechanism::Curve.frame(bytes.len() as u64);
             copied.push(Frame::copy_of(bytes).map_err(|_| {
                 Error::limit(format!("no memory for a frame of {} bytes", bytes.len())).errno(libc::ENOMEM)
             })?);
         }
-        Ok(Message { frames: copied })
+        Ok(Message { wire, frames: copied })
+    }
+
+    /// What it takes on the wire.
+    pub(crate) fn wire_bytes(&self, mechanism: Mechanism) -> u64 {
+        match mechanism {
+            Mechanism::Null => self.wire[0],
+            Mechanism::Curve => self.wire[1],
+        }
     }
 
     pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {

@@ -271,6 +271,7 @@ impl Nodes {
             endpoint,
             conn: ConnId::NONE,
             accepted: 0,
+            acknowledged: Some(0),
         });
         Ok(Failure {
             node,

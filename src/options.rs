@@ -1,13 +1,21 @@
 //! The one table of settings: name, scope, unit, range, default and text.
 //!
-//! A value is found in this order: the options of the call (remembered for its endpoint), what
+//! A value is found in this order: the options of the call, what its endpoint remembers of former calls, what
 //! `kvconn_configure` set for the manager, the environment variable `KVCONN_<NAME>`, the default.
 //! `docs/options.md` is made from the table.
 
+mod curve;
+#[cfg(test)]
+mod tests;
+mod text;
+mod values;
+
 use std::fmt::Write as _;
-use std::time::Duration;
 
 use crate::error::{Error, Result};
+
+pub use curve::CurveKey;
+pub use values::{NodeLoss, Options, Value, Values};
 
 /// Where a setting acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +41,7 @@ impl Reach {
     }
 }
 
-/// What values a setting takes. All are kept as an `i64`.
+/// What values a setting takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number in a range, counted in a unit ("ms", "s", "" for a plain count).
@@ -43,6 +51,13 @@ pub enum Kind {
     Flag,
     /// One of these words; the value is its place.
     Word(&'static [&'static str]),
+    /// A text of some form, or the empty text for none. `read` gives its canonical form, or refuses it.
+    #[allow(missing_docs)]
+    Text { form: &'static str, read: fn(&str) -> Option<String> },
+    /// A CURVE key that everybody may know, in Z85, or the empty text for none.
+    PublicKey,
+    /// A CURVE key that nobody else may know, in Z85, or the empty text for none.
+    Secret,
 }
 
 /// One row of the table.
@@ -56,7 +71,7 @@ pub struct Setting {
     pub reach: Reach,
     /// What it takes.
     pub kind: Kind,
-    /// The default.
+    /// The default of a setting with numbers or words. All others are none by default.
     pub default: i64,
     /// What it does and where the default comes from.
     pub text: &'static str,
@@ -87,6 +102,12 @@ pub enum Key {
     NodeLoss,
     MaxDescriptors,
     IoThreads,
+    CurveServerKey,
+    CurvePublicKey,
+    CurveSecretKey,
+    RequireCurve,
+    SourceAddress,
+    Interface,
 }
 
 const fn number(
@@ -98,6 +119,10 @@ const fn number(
     text: &'static str,
 ) -> Setting {
     Setting { key, name, reach, kind: Kind::Number { min, max, unit }, default, text }
+}
+
+const fn none(key: Key, name: &'static str, kind: Kind, text: &'static str) -> Setting {
+    Setting { key, name, reach: Reach::Connection, kind, default: 0, text }
 }
 
 /// The longest time a setting takes: a day. Longer waits are loops of the caller's.
@@ -131,7 +156,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::BackoffMaxMs, "backoff_max_ms", Reach::Manager, (1, DAY_MS, "ms"), 2000,
         "The longest backoff step."),
     number(Key::MaxEndpoints, "max_endpoints", Reach::Manager, (1, 1_000_000, ""), 4096,
-        "How many endpoints may be connected or registered with a node at once. Each connected one costs 4 descriptors."),
+        "How many endpoints may be connected or registered with a node at once. Each connected one costs 5 descriptors."),
     number(Key::MaxNodes, "max_nodes", Reach::Manager, (1, 1_000_000, ""), 4096,
         "How many nodes may be live, plus failure reports that nobody took."),
     number(Key::MaxRequests, "max_requests", Reach::Manager, (1, 100_000_000, ""), 1_000_000,
@@ -148,48 +173,62 @@ pub const SETTINGS: &[Setting] = &[
         "How many file descriptors kvconn may hold, closing ones included. 0: as many as the process's RLIMIT_NOFILE leaves."),
     number(Key::IoThreads, "io_threads", Reach::Process, (1, 16, ""), 1,
         "libzmq's I/O threads, shared by all connections. One carries about a million small messages a second."),
+    none(Key::CurveServerKey, "curve_server_key", Kind::PublicKey,
+        "The public key of the peer, which is the server in CURVE's terms. With it the connection is encrypted and the peer proves that it holds the secret key; a peer that cannot, or talks plain, gets nothing. Needs both client keys. The empty text: plain."),
+    none(Key::CurvePublicKey, "curve_public_key", Kind::PublicKey,
+        "The public key of this client, made together with its secret key by zmq_curve_keypair. A peer may let in only those it knows (ZAP)."),
+    none(Key::CurveSecretKey, "curve_secret_key", Kind::Secret,
+        "The secret key of this client. Never shown in any text."),
+    Setting { key: Key::RequireCurve, name: "require_curve", reach: Reach::Manager, kind: Kind::Flag, default: 0,
+        text: "A dial without curve_server_key is INVALID, whoever asks for it. Live connections stay as they are." },
+    none(Key::SourceAddress, "source_address", Kind::Text { form: "the IPv4 or IPv6 address of an interface, without a port", read: text::source },
+        "The address of this host from which TCP is dialled, for a host with several networks. Addresses of a peer that are not of its family are passed over. The empty text: as the kernel routes."),
+    none(Key::Interface, "interface", Kind::Text { form: "the name of an interface, 1 to 15 bytes", read: text::interface },
+        "The interface TCP is dialled through, whatever the routes say (SO_BINDTODEVICE): its name, such as eth0. The empty text: as the kernel routes."),
 ];
 
-const COUNT: usize = SETTINGS.len();
-
-/// A value for every setting.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values([i64; COUNT]);
-
-/// Some settings that were given explicitly.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Options([Option<i64>; COUNT]);
-
-/// What the loss of endpoints does to their node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum NodeLoss {
-    /// Nothing but events.
-    Report,
-    /// The first loss fails the node.
-    Any,
-    /// The loss of every endpoint that was READY fails the node.
-    All,
-}
-
 impl Setting {
-    /// Reads a value of this setting.
-    fn parse(&self, value: &str) -> Result<i64> {
-        let bad = |expected: String| Err(Error::invalid(format!("option {}: {value:?} is not {expected}", self.name)));
+    /// Reads a value of this setting. No error repeats what may be a key.
+    fn parse(&self, value: &str) -> Result<Value> {
+        let invalid = |text: String| Err(Error::invalid(format!("option {}: {text}", self.name)));
+        let bad = |expected: &str| invalid(format!("{value:?} is not {expected}"));
         match self.kind {
             Kind::Number { min, max, unit } => match value.parse::<i64>() {
                 // Only plain digits, so that one value has one text.
-                Ok(n) if (min..=max).contains(&n) && value.bytes().all(|b| b.is_ascii_digit()) => Ok(n),
-                _ => bad(format!("a whole number from {min} to {max} {unit}").trim_end().to_string()),
+                Ok(n) if (min..=max).contains(&n) && value.bytes().all(|b| b.is_ascii_digit()) => Ok(Value::Number(n)),
+                _ => bad(format!("a whole number from {min} to {max} {unit}").trim_end()),
             },
             Kind::Flag => match value {
-                "0" | "false" => Ok(0),
-                "1" | "true" => Ok(1),
-                _ => bad("0, 1, false or true".into()),
+                "0" | "false" => Ok(Value::Number(0)),
+                "1" | "true" => Ok(Value::Number(1)),
+                _ => bad("0, 1, false or true"),
             },
             Kind::Word(words) => match words.iter().position(|w| *w == value) {
-                Some(place) => Ok(place as i64),
-                None => bad(format!("one of {}", words.join(", "))),
+                Some(place) => Ok(Value::Number(place as i64)),
+                None => bad(&format!("one of {}", words.join(", "))),
             },
+            Kind::Text { .. } | Kind::PublicKey | Kind::Secret if value.is_empty() => Ok(Value::None),
+            Kind::Text { form, read } => match read(value) {
+                Some(text) => Ok(Value::Text(text.into())),
+                None => bad(form),
+            },
+            Kind::PublicKey | Kind::Secret => {
+                let secret = matches!(self.kind, Kind::Secret);
+                match if secret { CurveKey::secret(value) } else { CurveKey::public(value) } {
+                    Some(key) => Ok(Value::Key(key.into())),
+                    None => invalid(format!(
+                        "the {} bytes given are not a CURVE key: 40 characters of Z85, as zmq_curve_keypair makes them",
+                        value.len()
+                    )),
+                }
+            }
+        }
+    }
+
+    fn default_value(&self) -> Value {
+        match self.kind {
+            Kind::Number { .. } | Kind::Flag | Kind::Word(_) => Value::Number(self.default),
+            Kind::Text { .. } | Kind::PublicKey | Kind::Secret => Value::None,
         }
     }
 
@@ -199,128 +238,20 @@ impl Setting {
     }
 }
 
-impl Options {
-    /// Sets one option from text; nothing changes on an error.
-    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
-        let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
-            return Err(Error::invalid(format!("there is no option {name:?}; docs/options.md lists them")));
-        };
-        self.0[setting.key as usize] = Some(setting.parse(value)?);
-        Ok(())
-    }
-
-    /// Whether the option was given and is not 0.
-    pub fn flag(&self, key: Key) -> bool {
-        self.0[key as usize].is_some_and(|v| v != 0)
-    }
-
-    /// The settings given that act elsewhere than in `allowed`, as an error that names the first.
-    pub fn only(&self, allowed: &[Reach], call: &str) -> Result<()> {
-        match self.given().find(|(s, _)| !allowed.contains(&s.reach)) {
-            None => Ok(()),
-            Some((s, _)) => Err(Error::invalid(format!(
-                "option {} is one of a {}; {call} does not take it",
-                s.name,
-                s.reach.name()
-            ))),
-        }
-    }
-
-    /// Whether any setting that acts there was given.
-    pub fn has_any_of(&self, reach: Reach) -> bool {
-        self.given().any(|(setting, _)| setting.reach == reach)
-    }
-
-    /// The settings that were given, with their values.
-    pub fn given(&self) -> impl Iterator<Item = (&'static Setting, i64)> + '_ {
-        SETTINGS.iter().zip(&self.0).filter_map(|(s, v)| v.map(|v| (s, v)))
-    }
-}
-
-impl Values {
-    /// The defaults.
-    pub fn defaults() -> Values {
-        let mut values = [0; COUNT];
-        for setting in SETTINGS {
-            values[setting.key as usize] = setting.default;
-        }
-        Values(values)
-    }
-
-    /// The defaults, with what the environment says. `lookup` is `std::env::var` outside tests. A variable that
-    /// cannot be used is an error: a typing mistake in a deployment must not pass silently.
-    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Values> {
-        let mut values = Values::defaults();
-        for setting in SETTINGS {
-            let variable = setting.variable();
-            if let Some(text) = lookup(&variable) {
-                values.0[setting.key as usize] = setting
-                    .parse(&text)
-                    .map_err(|e| Error::invalid(format!("environment variable {variable}: {}", e.message)))?;
-            }
-        }
-        values.check()?;
-        Ok(values)
-    }
-
-    /// These values with some replaced.
-    pub fn with(&self, options: &Options) -> Result<Values> {
-        let mut values = self.clone();
-        for (setting, value) in options.given() {
-            values.0[setting.key as usize] = value;
-        }
-        values.check()?;
-        Ok(values)
-    }
-
-    /// What no single setting's range can say.
-    fn check(&self) -> Result<()> {
-        if self.get(Key::BackoffMs) > self.get(Key::BackoffMaxMs) {
-            return Err(Error::invalid("backoff_ms is greater than backoff_max_ms"));
-        }
-        Ok(())
-    }
-
-    /// The setting that `options` wants other than it is here, among those of a connection.
-    pub fn conflict(&self, options: &Options) -> Option<&'static Setting> {
-        options.given().find(|(s, v)| s.reach == Reach::Connection && self.get(s.key) != *v).map(|(s, _)| s)
-    }
-
-    /// The plain number.
-    pub fn get(&self, key: Key) -> i64 {
-        self.0[key as usize]
-    }
-
-    /// A count, as a size.
-    pub fn count(&self, key: Key) -> usize {
-        usize::try_from(self.get(key)).unwrap_or(usize::MAX)
-    }
-
-    /// A time in milliseconds, as a duration.
-    pub fn ms(&self, key: Key) -> Duration {
-        Duration::from_millis(self.get(key).unsigned_abs())
-    }
-
-    /// The policy `node_loss`.
-    pub fn node_loss(&self) -> NodeLoss {
-        match self.get(Key::NodeLoss) {
-            1 => NodeLoss::Any,
-            2 => NodeLoss::All,
-            _ => NodeLoss::Report,
-        }
-    }
-}
-
 /// `docs/options.md`.
 pub fn document() -> String {
     let mut out = String::from(
         "# Options\n\nMade from the table in `src/options.rs`; `make bless` renews it. Every value is text, given by\n\
-         `kvconn_options_set(options, name, value)`. A setting is looked for in the options of the call (remembered for\n\
-         its endpoint), then in `kvconn_configure`, then in the environment variable `KVCONN_<NAME>`, then here.\n\n\
+         `kvconn_options_set(options, name, value)`. A setting is looked for in the options of the call, then in what its\n\
+         endpoint was last connected or registered with, then in `kvconn_configure`, then in the environment variable\n\
+         `KVCONN_<NAME>`, then here. An endpoint remembers each setting for itself, as long as it is connected, registered,\n\
+         or among the newest `max_fences` others: options that leave one out do not take it away.\n\n\
          * **connection**: taken by `kvconn_connect` and `kvconn_node_add_endpoints`, and by `kvconn_configure` for all dials to come.\n\
          * **manager**: taken by `kvconn_configure` and `kvconn_manager_create`.\n\
          * **process**: taken by `kvconn_configure` on manager 0 before the first connection.\n\
          * **call**: taken by `kvconn_connect`.\n\n\
+         An endpoint that is forgotten has lost its CURVE keys: where every peer must be encrypted, set `require_curve`, or\n\
+         configure the keys for the manager.\n\n\
          | name | acts on | values | default | |\n| --- | --- | --- | --- | --- |\n",
     );
     for s in SETTINGS {
@@ -331,83 +262,12 @@ pub fn document() -> String {
             }
             Kind::Flag => ("0, 1".into(), s.default.to_string()),
             Kind::Word(words) => (words.join(", "), words[s.default as usize].into()),
+            Kind::Text { form, .. } => (form.into(), "none".into()),
+            Kind::PublicKey => ("a public CURVE key in Z85, 40 characters".into(), "none".into()),
+            Kind::Secret => ("a secret CURVE key in Z85, 40 characters".into(), "none".into()),
         };
         // Writing to a String cannot fail.
         let _ = writeln!(out, "| `{}` | {} | {values} | {default} | {} |", s.name, s.reach.name(), s.text);
     }
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::error::Status;
-
-    fn options(pairs: &[(&str, &str)]) -> Options {
-        let mut options = Options::default();
-        for (name, value) in pairs {
-            options.set(name, value).unwrap();
-        }
-        options
-    }
-
-    #[test]
-    fn every_setting_stands_at_its_key_and_its_default_is_in_range() {
-        for (place, s) in SETTINGS.iter().enumerate() {
-            assert_eq!(s.key as usize, place, "{}", s.name);
-            let text = match s.kind {
-                Kind::Word(words) => words[s.default as usize].to_string(),
-                _ => s.default.to_string(),
-            };
-            assert_eq!(s.parse(&text).unwrap(), s.default, "{}", s.name);
-        }
-    }
-
-    #[test]
-    fn bad_names_and_values_are_refused_and_change_nothing() {
-        let mut o = options(&[("send_hwm", "7")]);
-        for (name, value) in [
-            ("send_hwm", "0"),
-            ("send_hwm", "x"),
-            ("send_hwm", "+5"),
-            ("send_hwm", " 5"),
-            ("send_hwm", ""),
-            ("send_hwm", "99999999999999999999"),
-            ("connect_retry", "2"),
-            ("node_loss", "ALL"),
-            ("no_such", "1"),
-        ] {
-            let e = o.set(name, value).unwrap_err();
-            assert_eq!(e.status, Status::Invalid);
-            assert!(e.message.contains(name), "{}", e.message);
-        }
-        assert_eq!(o, options(&[("send_hwm", "7")]));
-    }
-
-    #[test]
-    fn the_environment_gives_defaults_and_its_mistakes_are_named() {
-        let values = Values::from_environment(|v| (v == "KVCONN_SEND_TIMEOUT_MS").then(|| "250".into()));
-        assert_eq!(values.unwrap().ms(Key::SendTimeoutMs), Duration::from_millis(250));
-        let e = Values::from_environment(|v| (v == "KVCONN_STALL_MS").then(|| "soon".into()));
-        assert!(e.unwrap_err().message.contains("KVCONN_STALL_MS"));
-    }
-
-    #[test]
-    fn a_conflict_is_only_what_was_asked_for_and_differs() {
-        let live = Values::defaults().with(&options(&[("send_hwm", "5")])).unwrap();
-        assert!(live.conflict(&options(&[("send_hwm", "5"), ("connect_retry", "1")])).is_none());
-        assert_eq!(live.conflict(&options(&[("send_hwm", "6")])).unwrap().name, "send_hwm");
-    }
-
-    #[test]
-    fn settings_that_contradict_each_other_are_refused() {
-        assert!(Values::defaults().with(&options(&[("backoff_ms", "5000")])).is_err());
-    }
-
-    #[test]
-    fn a_call_refuses_settings_that_act_elsewhere() {
-        let o = options(&[("max_nodes", "5")]);
-        let e = o.only(&[Reach::Connection, Reach::Call], "kvconn_connect").unwrap_err();
-        assert!(e.message.contains("max_nodes"));
-    }
 }

@@ -214,6 +214,7 @@ impl Process {
     /// Applies the settings of the process among these options. CONFLICT when it is too late for one.
     pub(crate) fn configure(&self, options: &Options) -> Result<()> {
         for (setting, value) in options.given() {
+            let value = value.number();
             match setting.key {
                 Key::IoThreads => {
                     let mut io_threads = self.io_threads.lock();
@@ -239,13 +240,12 @@ impl Process {
         let managers = self.managers();
         let flush = flush.or(managers.first().map_or(Duration::ZERO, |default| default.send_timeout()));
         let deadline = Instant::now() + flush;
-        for manager in &managers {
-            manager.shut_down(flush);
-        }
+        let drained: Vec<_> = managers.iter().map(|manager| manager.begin_shutdown()).collect();
         let mut result = Ok(());
-        for manager in &managers {
-            result = result.and(manager.wait_closed(deadline));
+        for (manager, conns) in managers.iter().zip(&drained) {
+            result = result.and(manager.finish_shutdown(conns, deadline));
         }
-        result
+        // Who does not want to wait has not asked for anything to arrive.
+        if flush.is_zero() { Ok(()) } else { result }
     }
 }

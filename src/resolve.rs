@@ -1,15 +1,15 @@
-//! From an endpoint's host to the numeric text that libzmq dials.
+//! From an endpoint's host name to addresses.
 //!
 //! libzmq would resolve a name on its I/O thread, at every dial, and one name server that does not
 //! answer would stall every socket for ten seconds. So [`Resolver`] looks names up on threads that
-//! nobody waits for, and libzmq only sees what [`dial_text`] makes of an address.
+//! nobody waits for, and libzmq only sees numeric addresses.
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket};
+use std::net::{IpAddr, SocketAddr, SocketAddrV6};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr;
 use std::sync::Arc;
@@ -29,41 +29,6 @@ const MAX_THREADS: usize = 64;
 /// How long a thread without work stays: a start-up's names come within this time, and afterwards
 /// no thread is left over.
 const IDLE: Duration = Duration::from_secs(10);
-
-/// The text with which `zmq_connect` dials `address`: `tcp://ip:port`, with a wildcard source
-/// before it if the destination is this host.
-///
-/// A socket that dials a free port of its own host may be given that very port as its source, and
-/// is then connected to itself. For a source that was bound first, which is what libzmq does for
-/// `tcp://[*]:0;ip:port`, the kernel takes odd ports as long as there are any, so that this is
-/// rarer, but not impossible: a dial that is connected to itself fails. In contrast to any other
-/// local connection such a source does not keep a listener from binding the port, neither while
-/// the connection lives nor after. Other destinations do not need it, and crowded binding costs
-/// milliseconds.
-///
-/// `[*]` because libzmq takes everything else for the name of an interface at first: it lists all
-/// interfaces, at every dial, and aborts the process when there is no descriptor to do so. The
-/// brackets, which it strips, carry the asterisk past its check of a text's first character.
-pub fn dial_text(address: SocketAddr) -> String {
-    match is_local(address) {
-        true => format!("tcp://[*]:0;{address}"),
-        false => format!("tcp://{address}"),
-    }
-}
-
-/// Whether a connection to `address` stays on this host.
-fn is_local(address: SocketAddr) -> bool {
-    // The kernel knows best: a socket can be bound to local addresses only. Unlike a list of the
-    // interfaces' addresses this includes local routes to whole networks, and 0.0.0.0, to which a
-    // name can resolve, and with which `connect` means the loopback. UDP, because nothing is left
-    // of it once it is closed.
-    //
-    // It can err when there is no descriptor, but then there is none for the dial either; and under
-    // `ip_nonlocal_bind`, when it says yes to all, and the dials get a source they do not need.
-    let mut any_port = address;
-    any_port.set_port(0);
-    UdpSocket::bind(any_port).is_ok()
-}
 
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -333,7 +298,7 @@ impl Drop for AddressList {
 /// # Safety
 ///
 /// `address` must be null or point to `length` readable bytes.
-unsafe fn socket_address(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
+pub(crate) unsafe fn socket_address(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
     let holds = |size: usize| !address.is_null() && length as usize >= size;
     if !holds(size_of::<libc::sockaddr>()) {
         return None;
@@ -685,44 +650,5 @@ mod tests {
         let start = Instant::now();
         wait_until("its idle thread is gone", || shared.upgrade().is_none());
         assert!(start.elapsed() < IDLE / 2);
-    }
-
-    #[test]
-    fn local_destinations_get_a_wildcard_source() {
-        // TEST-NET-3 and the documentation prefix: nobody's addresses.
-        for (text, expected) in [
-            ("127.0.0.1:5555", "tcp://[*]:0;127.0.0.1:5555"),
-            ("127.8.9.10:5555", "tcp://[*]:0;127.8.9.10:5555"),
-            ("0.0.0.0:5555", "tcp://[*]:0;0.0.0.0:5555"),
-            ("[::1]:5555", "tcp://[*]:0;[::1]:5555"),
-            ("203.0.113.7:5555", "tcp://203.0.113.7:5555"),
-            ("[2001:db8::7]:5555", "tcp://[2001:db8::7]:5555"),
-            ("[fe80::dead:beef:1:2%1]:5555", "tcp://[fe80::dead:beef:1:2%1]:5555"),
-        ] {
-            assert_eq!(dial_text(address(text)), expected);
-        }
-    }
-
-    #[test]
-    fn every_interface_address_is_local() {
-        let mut list = ptr::null_mut();
-        // SAFETY: getifaddrs makes the list.
-        assert_eq!(unsafe { libc::getifaddrs(&mut list) }, 0);
-        let mut entry = list;
-        // SAFETY: the list's entries are valid, and end with null.
-        while let Some(interface) = unsafe { entry.as_ref() } {
-            entry = interface.ifa_next;
-            // SAFETY: `ifa_addr` is null or an address as long as its family needs.
-            let length = match unsafe { interface.ifa_addr.as_ref() }.map(|a| a.sa_family.into()) {
-                Some(libc::AF_INET) => size_of::<libc::sockaddr_in>(),
-                Some(libc::AF_INET6) => size_of::<libc::sockaddr_in6>(),
-                _ => continue,
-            };
-            // SAFETY: see above.
-            let address = unsafe { socket_address(interface.ifa_addr, length as u32) }.unwrap();
-            assert!(is_local(address), "{address}");
-        }
-        // SAFETY: the list is freed once, and `entry` is null by now.
-        unsafe { libc::freeifaddrs(list) };
     }
 }

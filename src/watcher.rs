@@ -13,7 +13,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::connection::dial::{Dial, Verdict};
+use crate::connection::dial::{Dial, Verdict, Way};
 use crate::connection::socket::{Monitor, PushSocket, Seen, is_self_connected, open_line};
 use crate::connection::{Connection, End, Happening};
 use crate::endpoint::Target;
@@ -21,9 +21,8 @@ use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, LineId};
 use crate::lock::Mutex;
 use crate::log::{self, Level};
-use crate::options::Key;
 use crate::process::Process;
-use crate::resolve::dial_text;
+use crate::route::Route;
 use crate::thread::spawn_quiet;
 use crate::wake::EventFd;
 
@@ -39,7 +38,7 @@ pub(crate) struct Watcher {
 }
 
 /// A look-up's outcome: addresses as libzmq takes them, or errno and text.
-type Resolved = std::result::Result<Vec<CString>, (i32, String)>;
+type Resolved = std::result::Result<Vec<Way>, (i32, String)>;
 
 enum Command {
     /// A new connection: watch its line and dial.
@@ -127,6 +126,8 @@ struct Line {
     conn: Option<Arc<Connection>>,
     /// While it is being dialled.
     dial: Option<Dial>,
+    /// The number of its descriptor, as CONNECTED named it. Only good for as long as nobody heard of its end.
+    tcp: Option<RawFd>,
     /// Its socket is closed; waiting for libzmq to give it up.
     closing: bool,
 }
@@ -143,6 +144,8 @@ struct Watch {
 
 /// The epoll token of the eventfd; lines count from 1.
 const WAKE: u64 = 0;
+/// Marks the token of a line's TCP descriptor, beside that of its monitor.
+const TCP: u64 = 1 << 63;
 
 impl Watch {
     fn run(&mut self) {
@@ -152,6 +155,7 @@ impl Watch {
             for token in &ready {
                 match *token {
                     WAKE => {}
+                    line if line & TCP != 0 => self.hang_up(LineId(line & !TCP)),
                     line => self.hear(LineId(line)),
                 }
             }
@@ -218,36 +222,36 @@ impl Watch {
             // Not known to happen: memory for one more watched descriptor. The dial's deadline ends it.
             log::log(Level::Error, || format!("line {line} cannot be watched: {e}"));
         }
-        self.lines.insert(line, Line { monitor, conn, dial, closing: false });
+        self.lines.insert(line, Line { monitor, conn, dial, tcp: None, closing: false });
     }
 
     /// A new connection.
     fn begin(&mut self, line: LineId, monitor: Monitor, conn: Arc<Connection>) {
         let now = Instant::now();
         let values = conn.values();
-        let mut dial = Dial::new(now, values.ms(Key::ConnectTimeoutMs), values.ms(Key::HandshakeTimeoutMs));
-        let known = match conn.endpoint().target() {
-            Target::Address(address) => Some(dial_text(*address)),
-            Target::Ipc { path } => Some(format!("ipc://{path}")),
+        let mut dial = Dial::new(now, values);
+        let route = Route::new(values);
+        dial.addresses(match conn.endpoint().target() {
+            Target::Address(address) => Some(route.to(*address)),
+            Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
             Target::Name { .. } => None,
-        };
-        dial.addresses(known.map(c_text));
+        });
         let due = dial.due();
         self.insert(line, monitor, Some(conn.clone()), Some(dial));
         match conn.endpoint().target() {
             Target::Name { host, port } => {
                 self.timers.push(Reverse((due, Timer::Dial(line))));
-                self.look_up(line, host, *port);
+                self.look_up(line, host, *port, route);
             }
             _ => self.dial_next(line),
         }
     }
 
-    fn look_up(&mut self, line: LineId, host: &str, port: u16) {
+    fn look_up(&mut self, line: LineId, host: &str, port: u16, route: Route) {
         let (commands, wake) = (self.commands.clone(), self.wake.clone());
         let done = move |found: std::result::Result<Vec<_>, crate::resolve::ResolveError>| {
             let found = match found {
-                Ok(addresses) => Ok(addresses.into_iter().map(|address| c_text(dial_text(address))).collect()),
+                Ok(addresses) => Ok(addresses.into_iter().map(|address| route.to(address)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
             ask(&commands, &wake, Command::Resolved { line, found });
@@ -309,13 +313,58 @@ impl Watch {
 
     /// Reads a monitor to its end, then acts on what it said.
     fn hear(&mut self, id: LineId) {
-        let mut heard = Vec::new();
-        match self.lines.get(&id) {
-            Some(line) => heard.extend(std::iter::from_fn(|| line.monitor.next())),
-            None => return,
+        let mut heard = VecDeque::new();
+        self.read_monitor(id, &mut heard);
+        while let Some(seen) = heard.pop_front() {
+            if seen == Seen::Ready {
+                let tcp = self.own_descriptor(id);
+                // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
+                // same connection, and not whoever got the number next.
+                self.read_monitor(id, &mut heard);
+                let gone = heard.iter().any(|seen| matches!(seen, Seen::Disconnected | Seen::Closed));
+                self.shaken_hands(id, tcp.filter(|_| !gone));
+            } else {
+                self.act(id, seen);
+            }
         }
-        for seen in heard {
-            self.act(id, seen);
+    }
+
+    fn read_monitor(&self, id: LineId, heard: &mut VecDeque<Seen>) {
+        if let Some(line) = self.lines.get(&id) {
+            heard.extend(std::iter::from_fn(|| line.monitor.next()));
+        }
+    }
+
+    /// A descriptor of our own for the line's TCP connection.
+    fn own_descriptor(&self, id: LineId) -> Option<OwnedFd> {
+        let fd = self.lines.get(&id)?.tcp?;
+        // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
+        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
+        // SAFETY: just made, owned by nobody else.
+        (own != -1).then(|| unsafe { OwnedFd::from_raw_fd(own) })
+    }
+
+    fn shaken_hands(&mut self, id: LineId, tcp: Option<OwnedFd>) {
+        let Some(Line { conn: Some(conn), dial, closing: false, .. }) = self.lines.get_mut(&id) else { return };
+        if dial.take().is_none() {
+            return;
+        }
+        // The kernel's word of the peer's end, for the peer that our libzmq has stopped reading (it sends where it
+        // should only receive) and that then leaves: no monitor tells of that.
+        if let Some(tcp) = &tcp
+            && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
+        {
+            log::log(Level::Error, || format!("line {id}: its descriptor cannot be watched: {e}"));
+        }
+        let conn = conn.clone();
+        conn.manager().ready(&conn, tcp);
+    }
+
+    /// The kernel says that the peer has closed, or that the connection is dead.
+    fn hang_up(&mut self, id: LineId) {
+        if let Some(Line { conn: Some(conn), dial: None, closing: false, .. }) = self.lines.get(&id) {
+            let conn = conn.clone();
+            conn.manager().end(&conn, End::new(Happening::PeerGone, PEER_GONE));
         }
     }
 
@@ -342,6 +391,9 @@ impl Watch {
                 self.follow(id, verdict);
             }
             (Some(dial), seen) => {
+                if let Seen::Connected(fd) = seen {
+                    line.tcp = Some(fd);
+                }
                 let verdict = dial.on_seen(seen, now);
                 if verdict == Verdict::Wait {
                     self.timers.push(Reverse((dial.due(), Timer::Dial(id))));
@@ -349,8 +401,7 @@ impl Watch {
                 self.follow(id, verdict);
             }
             (None, Seen::Disconnected | Seen::Closed) => {
-                let text = "the peer is gone: it closed the connection, died, or stopped answering";
-                conn.manager().end(&conn, End::new(Happening::PeerGone, text));
+                conn.manager().end(&conn, End::new(Happening::PeerGone, PEER_GONE));
             }
             (None, _) => {}
         }
@@ -362,10 +413,6 @@ impl Watch {
         let conn = conn.clone();
         match verdict {
             Verdict::Wait => {}
-            Verdict::Ready => {
-                *dial = None;
-                conn.manager().ready(&conn);
-            }
             Verdict::Failed(failure) => {
                 *dial = None;
                 let end = End::new(Happening::DialFailed, failure.message).errno(failure.os_errno);
@@ -410,6 +457,8 @@ impl Watch {
     }
 }
 
+const PEER_GONE: &str = "the peer is gone: it closed the connection, died, or stopped answering";
+
 /// As a C text. The texts come from parsed endpoints and have no NUL.
 fn c_text(text: String) -> CString {
     CString::new(text).unwrap_or_default()
@@ -429,8 +478,18 @@ impl Epoll {
         Ok(Epoll(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
+    /// Tells whenever it turns readable.
     fn add(&self, fd: RawFd, token: u64) -> io::Result<()> {
-        let events = (libc::EPOLLIN | libc::EPOLLET) as u32;
+        self.add_for(libc::EPOLLIN, fd, token)
+    }
+
+    /// Tells when the other side has closed.
+    fn add_hang_up(&self, fd: RawFd, token: u64) -> io::Result<()> {
+        self.add_for(libc::EPOLLRDHUP, fd, token)
+    }
+
+    fn add_for(&self, events: libc::c_int, fd: RawFd, token: u64) -> io::Result<()> {
+        let events = (events | libc::EPOLLET) as u32;
         let mut event = libc::epoll_event { events, u64: token };
         // SAFETY: both descriptors are open, the event lives for the call.
         match unsafe { libc::epoll_ctl(self.0.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) } {

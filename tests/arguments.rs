@@ -119,6 +119,8 @@ fn kind(function: &str, text: &str) -> Parameter {
             simple("sizeof(kvconn_failed_endpoint_t)", each(INVALID, &["0", "1", "287", "289", "1 << 20", "SIZE_MAX"]))
         }
         ("size_t", "capacity") => simple("16", each(ANY, &["0", "1"])),
+        // 0 is all that were accepted; anything else was not sent yet.
+        ("uint64_t", "sequence") => simple("0", each(INVALID, &["UINT64_MAX"])),
         ("uint64_t", "request") => simple("17", each(ANY, &["0", "UINT64_MAX"])),
         ("int32_t", "healthy") => simple("1", each(ANY, &["0", "-1", "INT32_MIN"])),
         ("int32_t", "level") => simple("KVCONN_LOG_OFF", each(INVALID, &["-1", "5", "INT32_MAX", "INT32_MIN"])),
@@ -175,7 +177,7 @@ fn kind(function: &str, text: &str) -> Parameter {
         }
         // What is written: single values. Some may be NULL.
         (pointer, name) if pointer.ends_with('*') && name != "error" => {
-            let optional = ["created", "was_tracked", "sequence", "needed"].contains(&name)
+            let optional = ["created", "was_tracked", "sequence", "needed", "acknowledged"].contains(&name)
                 || (name == "conn" && function.contains("send"))
                 || (name == "failure" && function != "kvconn_take_failure");
             let null = Value("NULL".into(), if optional { ANY } else { INVALID });
@@ -271,7 +273,12 @@ impl Swept {
                 if error == "&error" {
                     let _ = writeln!(out, "        check_error(&error, status);");
                 }
-                let exception = if self.name == "kvconn_connect" { " && status != KVCONN_TIMEOUT" } else { "" };
+                let exception = match self.name.as_str() {
+                    "kvconn_connect" => " && status != KVCONN_TIMEOUT",
+                    // How far it came is told as well when the connection or the time ends.
+                    "kvconn_flush" => " && (status == KVCONN_INVALID || status == KVCONN_STALE)",
+                    _ => "",
+                };
                 let _ = writeln!(out, "        if (status != KVCONN_OK{exception}) {{\n{checks}        }}");
             }
         }

@@ -111,9 +111,9 @@ fn a_queue_that_is_often_full_does_not_keep_the_watcher_busy() {
     }
     let (took, sleeps) = (begun.elapsed(), watcher_sleeps() - before);
     println!("full {fulls} times in {took:?}, the watcher was woken {sleeps} times");
-    // One look each stall_ms, twice when the time is found not to be over yet; and some for what else there is.
-    let looks = took.as_millis() as u64 / 100;
-    assert!(sleeps <= 4 * looks + 10, "woken {sleeps} times in {took:?}, full {fulls} times");
+    // Ten looks each stall_ms while something is on the way, and some for what else there is.
+    let looks = took.as_millis() as u64 / 10;
+    assert!(sleeps <= 2 * looks + 10, "woken {sleeps} times in {took:?}, full {fulls} times");
 }
 
 /// Scenario 29 in the small.
@@ -191,7 +191,7 @@ fn a_flapping_peer_and_unread_events_disturb_no_other_endpoint_stress() {
     flapping.wait_received(1, LONG);
     let live = engine.connections();
     assert!(live.len() == 2 && live.contains(&id) && live.contains(&stream.id()), "{live:?}");
-    wait_until("every other socket is closed", LONG, || open_descriptors().tcp == 2);
+    wait_until("every other socket is closed", LONG, || open_descriptors().tcp == 4);
     engine.configure(&options(&[("max_events", "100")])).expect("a setting that can be changed");
     engine.disconnect_all(after(LONG)).expect("ended");
     assert_eq!(engine.events_of(EventKind::Disconnected).len(), 2);

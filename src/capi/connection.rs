@@ -10,7 +10,8 @@ use super::guard::{ErrorOut, Filled, Out, OutArray, OutStruct, milliseconds, pro
 use super::options::{OptionsIn, kvconn_options_t};
 use super::strings::{Text, inline};
 use super::types::{
-    KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t,
+    KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t,
+    kvconn_status_t,
 };
 use crate::connection::ConnectionInfo;
 use crate::error::Status;
@@ -32,10 +33,16 @@ pub struct kvconn_connection_info_t {
     pub conn: kvconn_conn_t,
     /// How many messages were accepted, which is also the sequence of the last.
     pub accepted: u64,
+    /// The sequence of the last message that the peer's kernel has acknowledged whole; KVCONN_UNKNOWN where nobody can tell.
+    pub acknowledged: u64,
     /// How many threads are waiting in a send on it.
     pub waiting: u32,
-    /// 1 when it is full and has made no progress for stall_ms, else 0.
+    /// 1 when nothing of what is on the way has moved for stall_ms, else 0.
     pub stalled: i32,
+    /// How it ended: one of KVCONN_ENDED_….
+    pub ended_by: i32,
+    /// Always 0.
+    pub reserved: u32,
     /// Milliseconds since its dial began.
     pub age_ms: i64,
     /// Milliseconds that it has been, or was, READY; 0 when it never was.
@@ -46,9 +53,9 @@ pub struct kvconn_connection_info_t {
     pub message: [c_char; KVCONN_TEXT_SIZE],
 }
 
-// SAFETY: repr(C), four 4-byte fields, two of 8, two of 4, two of 8, arrays of multiples of 8; integers only.
+// SAFETY: repr(C), four 4-byte fields, three of 8, four of 4, two of 8, arrays of multiples of 8; integers only.
 unsafe impl Filled for kvconn_connection_info_t {
-    const FIRST_SIZE: usize = 576;
+    const FIRST_SIZE: usize = 592;
 }
 
 impl From<ConnectionInfo> for kvconn_connection_info_t {
@@ -60,8 +67,11 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
             os_errno: info.os_errno,
             conn: info.conn.0,
             accepted: info.accepted,
+            acknowledged: acknowledged(info.acknowledged),
             waiting: info.waiting,
             stalled: info.stalled.into(),
+            ended_by: info.ended_by as i32,
+            reserved: 0,
             age_ms: milliseconds(info.age),
             ready_ms: milliseconds(info.ready_for),
             endpoint: inline(&info.endpoint.to_string()),

@@ -11,8 +11,8 @@ use super::failure::unix_ms;
 use super::guard::{ErrorOut, Filled, Out, OutStruct, process, timeout};
 use super::strings::inline;
 use super::types::{
-    KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t,
-    kvconn_status_t,
+    KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t,
+    kvconn_node_t, kvconn_status_t,
 };
 use crate::events::Event;
 use crate::ids::ManagerId;
@@ -35,6 +35,13 @@ pub struct kvconn_event_t {
     pub node: kvconn_node_t,
     /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0.
     pub count: u64,
+    /// The last message of the connection that the peer's kernel has acknowledged, final in ending events: what lies between it
+    /// and the last accepted is unacknowledged. KVCONN_UNKNOWN where nobody can tell.
+    pub acknowledged: u64,
+    /// Ending events: how it ended, one of KVCONN_ENDED_….
+    pub ended_by: i32,
+    /// Always 0.
+    pub reserved: u32,
     /// When it happened, in milliseconds since 1970 on the wall clock.
     pub time_ms: i64,
     /// The endpoint it is about, in its canonical form, or "".
@@ -45,9 +52,9 @@ pub struct kvconn_event_t {
     pub message: [c_char; KVCONN_TEXT_SIZE],
 }
 
-// SAFETY: repr(C), four 4-byte fields, four of 8, arrays of multiples of 8; integers only.
+// SAFETY: repr(C), four 4-byte fields, four of 8, two of 4, one of 8, arrays of multiples of 8; integers only.
 unsafe impl Filled for kvconn_event_t {
-    const FIRST_SIZE: usize = 824;
+    const FIRST_SIZE: usize = 840;
 }
 
 impl From<Event> for kvconn_event_t {
@@ -60,6 +67,9 @@ impl From<Event> for kvconn_event_t {
             conn: event.conn.0,
             node: event.node.0,
             count: event.count,
+            acknowledged: event.delivery.map_or(0, |delivery| acknowledged(delivery.acknowledged)),
+            ended_by: event.delivery.map_or(0, |delivery| delivery.ended_by as i32),
+            reserved: 0,
             time_ms: unix_ms(event.at),
             endpoint: inline(&event.endpoint.map_or(String::new(), |e| e.to_string())),
             node_name: inline(event.node_name.as_deref().unwrap_or("")),

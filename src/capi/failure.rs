@@ -12,7 +12,7 @@ use std::time::SystemTime;
 use super::guard::{ErrorOut, Filled, Out, OutArray, is_size_of, process, write_struct};
 use super::strings::{Text, inline};
 use super::types::{
-    KVCONN_ENDPOINT_SIZE, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t,
+    KVCONN_ENDPOINT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t,
 };
 use crate::error::{Error, Result};
 use crate::ids::{ManagerId, NodeId};
@@ -38,13 +38,15 @@ pub struct kvconn_failed_endpoint_t {
     pub conn: kvconn_conn_t,
     /// How many messages that connection had accepted.
     pub accepted: u64,
+    /// The last of them that the peer's kernel has acknowledged; KVCONN_UNKNOWN where nobody can tell.
+    pub acknowledged: u64,
     /// The endpoint, in its canonical form.
     pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
 }
 
-// SAFETY: repr(C), two 4-byte fields, two of 8, an array of a multiple of 8; integers only.
+// SAFETY: repr(C), two 4-byte fields, three of 8, an array of a multiple of 8; integers only.
 unsafe impl Filled for kvconn_failed_endpoint_t {
-    const FIRST_SIZE: usize = 288;
+    const FIRST_SIZE: usize = 296;
 }
 
 impl From<&FailedEndpoint> for kvconn_failed_endpoint_t {
@@ -54,6 +56,7 @@ impl From<&FailedEndpoint> for kvconn_failed_endpoint_t {
             spared: failed.spared.into(),
             conn: failed.conn.0,
             accepted: failed.accepted,
+            acknowledged: acknowledged(failed.acknowledged),
             endpoint: inline(&failed.endpoint.to_string()),
         }
     }

@@ -11,7 +11,7 @@ use std::{ptr, slice};
 use super::guard::{Array, ErrorOut, Out, process, timeout};
 use super::strings::Text;
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
 use crate::message::{MAX_FRAMES, Message};
 
@@ -298,6 +298,48 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
         )
     };
     error.guard(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
+}
+
+/// Waits until the peer's kernel has acknowledged messages of this connection.
+///
+/// What is acknowledged the peer can read, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout, or when
+/// the peer is killed before it reads, what its kernel held may be gone.
+///
+/// @param conn              the connection.
+/// @param sequence          up to which message; 0 is all that were accepted until this call.
+/// @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
+///     before; may be NULL.
+/// @param error             details of a failure; may be NULL.
+/// @retval KVCONN_OK             they are acknowledged.
+/// @retval KVCONN_INVALID        no message of that sequence was accepted yet.
+/// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
+/// @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
+/// @retval KVCONN_CONNECT_FAILED its dial has failed.
+/// @retval KVCONN_PEER_LOST      the peer was lost before.
+/// @retval KVCONN_DISCONNECTED   this process ended the connection before.
+/// @retval KVCONN_NODE_FAILED    its node failed before.
+/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_flush(
+    conn: kvconn_conn_t,
+    sequence: u64,
+    timeout_ms: i64,
+    acknowledged: *mut u64,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (acknowledged, error) = unsafe { (Out::new("acknowledged", acknowledged), ErrorOut::new(error)) };
+    error.guard(|| {
+        acknowledged.optional()?;
+        let timeout = timeout("timeout_ms", timeout_ms)?;
+        let (result, reached) = process()?.connection(ConnId(conn))?.flush(sequence, timeout);
+        // An exception from zero on failure: how far it came is known then as well.
+        if !result.as_ref().is_err_and(|e| matches!(e.status, Status::Invalid | Status::Unsupported)) {
+            acknowledged.set(reached);
+        }
+        result
+    })
 }
 
 fn send_to(

@@ -3,7 +3,14 @@
 //! Settings are given by name and as text, so that new ones need no new function. docs/options.md lists each with its unit,
 //! range and default. A setting is looked for in the options of the call, then in what its endpoint was last connected or
 //! registered with, then in what kvconn_configure set for the manager, then in the environment variable KVCONN_<NAME>, then
-//! the default holds.
+//! the default holds. An endpoint remembers each setting for itself: options that leave one out do not take it away.
+//!
+//! With curve_server_key and the client's own curve_public_key and curve_secret_key a connection is encrypted by CURVE, and
+//! the peer proves that it holds the server's secret key. It is never plain instead: not when the peer talks plain, which is
+//! CONNECT_FAILED, and not when kvconn_send_to dials it again. curve_server_key "" asks for a plain connection, which
+//! require_curve forbids. A dial whose peer is not the one meant fails with os_errno EACCES (its key, its mechanism, or it
+//! does not let this client in), EPROTO (it is no PULL socket) or ETIMEDOUT (it does not answer). No text, event or log line
+//! of kvconn's contains a key.
 
 use std::ffi::c_char;
 
@@ -52,10 +59,12 @@ pub extern "C" fn kvconn_options_new() -> *mut kvconn_options_t {
 ///
 /// @param options the set to change.
 /// @param name    the option's name, such as "send_hwm".
-/// @param value   its value as text: a number in digits, "0" or "1" for a flag, a word.
+/// @param value   its value as text: a number in digits, "0" or "1" for a flag, a word, an address, a key in Z85. The empty text
+///                is no address, no interface and no key.
 /// @param error   details of a failure; may be NULL.
 /// @retval KVCONN_OK      it is set.
-/// @retval KVCONN_INVALID there is no option of that name, or it does not take that value; the message says which it takes.
+/// @retval KVCONN_INVALID there is no option of that name, or it does not take that value; the message says which it takes,
+///     and never repeats a key.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_options_set(
     options: *mut kvconn_options_t,

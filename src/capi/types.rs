@@ -20,6 +20,9 @@ pub const KVCONN_DEFAULT: u64 = 0;
 /// As a timeout: the configured default, which each function names.
 pub const KVCONN_DEFAULT_TIMEOUT: i32 = -1;
 
+/// In a count of acknowledged messages: nobody can tell.
+pub const KVCONN_UNKNOWN: u64 = u64::MAX;
+
 /// The size of an array that holds the text of any endpoint, with its NUL.
 pub const KVCONN_ENDPOINT_SIZE: usize = 264;
 
@@ -49,4 +52,9 @@ pub struct kvconn_error_t {
     pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
     /// One line for a person: what happened, and with what.
     pub message: [c_char; KVCONN_TEXT_SIZE],
+}
+
+/// An acknowledged sequence, for C to read.
+pub(super) fn acknowledged(sequence: Option<u64>) -> u64 {
+    sequence.unwrap_or(KVCONN_UNKNOWN)
 }

@@ -1,11 +1,13 @@
-//! One dial: every address of an endpoint, in order, until one shakes hands or the time is over. Pure: it is told
-//! what happens and says what to do.
+//! One dial: every address of an endpoint, in order, until one shakes hands or the time is over. It is told what
+//! happens and says what to do.
 
 use std::collections::VecDeque;
 use std::ffi::CString;
 use std::time::{Duration, Instant};
 
+use super::handshake::{Heard, why, why_silent};
 use super::socket::Seen;
+use crate::options::{Key, Values};
 
 /// Why a dial, or its last address, failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +18,9 @@ pub(crate) struct DialFailure {
     pub(crate) message: String,
 }
 
+/// An address as libzmq takes it, or why it cannot be dialled.
+pub(crate) type Way = Result<CString, DialFailure>;
+
 /// What to do next.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Verdict {
@@ -23,8 +28,6 @@ pub(crate) enum Verdict {
     Wait,
     /// This address failed; try [`Dial::next_address`] on a fresh socket.
     TryNext,
-    /// The handshake has succeeded.
-    Ready,
     /// No address is left, or no time.
     Failed(DialFailure),
 }
@@ -41,6 +44,16 @@ enum Phase {
 /// The dial's progress.
 pub(crate) struct Dial {
     addresses: VecDeque<CString>,
+    /// The first address that cannot be dialled as the options ask.
+    passed_over: Option<DialFailure>,
+    /// An address has been dialled.
+    tried: bool,
+    /// CURVE is asked for.
+    curve: bool,
+    /// The address being dialled.
+    address: Option<CString>,
+    /// How much came from there, once it is connected.
+    heard: Option<Heard>,
     phase: Phase,
     /// When the time for resolving and connecting is over.
     connect_by: Instant,
@@ -51,9 +64,20 @@ pub(crate) struct Dial {
 
 impl Dial {
     /// A dial that waits for its addresses.
-    pub(crate) fn new(now: Instant, connect_time: Duration, handshake_time: Duration) -> Dial {
-        let connect_by = now + connect_time;
-        Dial { addresses: VecDeque::new(), phase: Phase::Resolving, connect_by, handshake_time, due: connect_by }
+    pub(crate) fn new(now: Instant, values: &Values) -> Dial {
+        let connect_by = now + values.ms(Key::ConnectTimeoutMs);
+        Dial {
+            addresses: VecDeque::new(),
+            passed_over: None,
+            tried: false,
+            curve: values.is_curve(),
+            address: None,
+            heard: None,
+            phase: Phase::Resolving,
+            connect_by,
+            handshake_time: values.ms(Key::HandshakeTimeoutMs),
+            due: connect_by,
+        }
     }
 
     /// When [`Dial::on_time`] must be asked at the latest.
@@ -61,9 +85,14 @@ impl Dial {
         self.due
     }
 
-    /// Gives it the addresses, as libzmq takes them.
-    pub(crate) fn addresses(&mut self, addresses: impl IntoIterator<Item = CString>) {
-        self.addresses.extend(addresses);
+    /// Gives it the addresses. Those that cannot be dialled are passed over.
+    pub(crate) fn addresses(&mut self, ways: impl IntoIterator<Item = Way>) {
+        for way in ways {
+            match way {
+                Ok(address) => self.addresses.push_back(address),
+                Err(failure) => drop(self.passed_over.get_or_insert(failure)),
+            }
+        }
     }
 
     /// The next address, to be dialled on a fresh socket. What time is left is shared among the addresses left, so
@@ -71,6 +100,9 @@ impl Dial {
     pub(crate) fn next_address(&mut self, now: Instant) -> Option<CString> {
         let left = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX);
         let address = self.addresses.pop_front()?;
+        self.tried = true;
+        self.address = Some(address.clone());
+        self.heard = None;
         self.phase = Phase::Connecting { since: now };
         self.due = now + self.connect_by.saturating_duration_since(now) / left;
         Some(address)
@@ -79,12 +111,12 @@ impl Dial {
     /// What an event of the present socket means.
     pub(crate) fn on_seen(&mut self, seen: Seen, now: Instant) -> Verdict {
         match seen {
-            Seen::Connected(_) => {
+            Seen::Connected(fd) => {
+                self.heard = self.address.as_deref().and_then(|address| Heard::new(fd, address));
                 self.phase = Phase::Handshaking;
                 self.due = now + self.handshake_time;
                 Verdict::Wait
             }
-            Seen::Ready => Verdict::Ready,
             Seen::Closed => {
                 // libzmq does not say why. A refusal comes back in one round trip; what is unreachable is known
                 // after the kernel has asked for its address for a second or more.
@@ -95,18 +127,16 @@ impl Dial {
                     self.failed(now, libc::EHOSTUNREACH, "host unreachable, or it did not answer in time")
                 }
             }
-            Seen::HandshakeFailed(errno) => {
-                self.failed(now, errno, "the ZMTP handshake failed: the peer closed or stayed silent")
+            Seen::HandshakeFailed(_) | Seen::Disconnected | Seen::WrongPeer(_) | Seen::NotAuthorised(_) => {
+                let failure = why(seen, self.curve, self.heard_bytes());
+                self.failed(now, failure.os_errno, &failure.message)
             }
-            Seen::WrongPeer => {
-                self.failed(now, libc::EPROTO, "wrong peer: what listens there is not a ZeroMQ PULL socket")
-            }
-            Seen::NotAuthorised => self.failed(now, libc::EACCES, "the peer refused our credentials"),
-            Seen::Disconnected => {
-                self.failed(now, libc::ECONNRESET, "the peer closed the connection during the ZMTP handshake")
-            }
-            Seen::Reaped => Verdict::Wait,
+            Seen::Ready | Seen::Reaped => Verdict::Wait,
         }
+    }
+
+    fn heard_bytes(&self) -> Option<u64> {
+        self.heard.as_ref().and_then(Heard::bytes)
     }
 
     /// What the passing of time means.
@@ -117,9 +147,7 @@ impl Dial {
         let what = match self.phase {
             Phase::Resolving => "the name was not resolved within connect_timeout_ms",
             Phase::Connecting { .. } => "no answer within connect_timeout_ms",
-            Phase::Handshaking => {
-                "no ZMTP handshake within handshake_timeout_ms: the peer is stuck, or is not a ZeroMQ PULL socket"
-            }
+            Phase::Handshaking => why_silent(self.curve, self.heard_bytes()),
         };
         self.failed(now, libc::ETIMEDOUT, what)
     }
@@ -129,7 +157,11 @@ impl Dial {
         if !self.addresses.is_empty() && now < self.connect_by {
             return Verdict::TryNext;
         }
-        Verdict::Failed(DialFailure { os_errno, message: message.to_owned() })
+        Verdict::Failed(match self.passed_over.take() {
+            None => DialFailure { os_errno, message: message.to_owned() },
+            Some(failure) if !self.tried => failure,
+            Some(other) => DialFailure { os_errno, message: format!("{message}; {}", other.message) },
+        })
     }
 }
 
@@ -141,8 +173,10 @@ mod tests {
 
     fn dial(addresses: &[&str]) -> (Dial, Instant) {
         let now = Instant::now();
-        let mut dial = Dial::new(now, 4 * SECOND, SECOND);
-        dial.addresses(addresses.iter().map(|a| CString::new(*a).unwrap()));
+        let values = [("KVCONN_CONNECT_TIMEOUT_MS", "4000"), ("KVCONN_HANDSHAKE_TIMEOUT_MS", "1000")];
+        let find = |name: &str| values.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
+        let mut dial = Dial::new(now, &Values::from_environment(find).unwrap());
+        dial.addresses(addresses.iter().map(|a| Ok(CString::new(*a).unwrap())));
         (dial, now)
     }
 
@@ -180,5 +214,21 @@ mod tests {
         let (mut dial, now) = dial(&[]);
         assert_eq!(dial.on_time(now + SECOND), Verdict::Wait);
         assert!(matches!(dial.on_time(now + 4 * SECOND), Verdict::Failed(_)));
+    }
+
+    #[test]
+    fn an_address_that_cannot_be_dialled_is_passed_over_and_named_at_the_end() {
+        let misfit = || Err(DialFailure { os_errno: libc::EAFNOSUPPORT, message: "no fit".into() });
+        let (mut one, now) = dial(&[]);
+        one.addresses([misfit(), Ok(c"a".into())]);
+        assert_eq!(one.next_address(now).unwrap().to_str(), Ok("a"));
+        let Verdict::Failed(failure) = one.failed(now, libc::ECONNREFUSED, "refused") else { panic!("still going") };
+        assert_eq!((failure.os_errno, &*failure.message), (libc::ECONNREFUSED, "refused; no fit"));
+        // None fits: that is all there is to say.
+        let (mut none, now) = dial(&[]);
+        none.addresses([misfit()]);
+        assert!(none.next_address(now).is_none());
+        let Verdict::Failed(failure) = none.failed(now, 0, "no address") else { panic!("still going") };
+        assert_eq!((failure.os_errno, &*failure.message), (libc::EAFNOSUPPORT, "no fit"));
     }
 }

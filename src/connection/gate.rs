@@ -175,6 +175,13 @@ impl<C: Channel> Access<'_, C> {
         self.gate.changed.notify_all();
     }
 
+    /// Nothing passes any more: returns who must be told after the locks are given back.
+    pub(crate) fn refuse(mut self) -> Wakeups {
+        self.inner.kick();
+        self.gate.changed.notify_all();
+        Wakeups(self.inner.queue.iter().cloned().collect())
+    }
+
     /// The channel has ended: gives it up, and returns who must be woken after the locks are given back.
     pub(crate) fn close(mut self) -> Wakeups {
         self.inner.kick();
@@ -228,7 +235,7 @@ impl<C: Channel> Gate<C> {
     pub(crate) fn pass(
         &self,
         item: &mut C::Item,
-        mut patience: impl FnMut(&C) -> Patience<C::Refusal>,
+        mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Result<C::Done, C::Refusal> {
         let mut inner = self.inner.lock();
         if !inner.fair {
@@ -242,7 +249,7 @@ impl<C: Channel> Gate<C> {
         } else if let Some(why) = inner.channel.refusal() {
             return Err(why);
         }
-        if let Patience::Over(why) = patience(&inner.channel) {
+        if let Patience::Over(why) = patience(&mut inner.channel) {
             return Err(why);
         }
         let me = Arc::new(Waiter { bell: Condvar::new() });
@@ -257,7 +264,7 @@ impl<C: Channel> Gate<C> {
         inner: &mut MutexGuard<'a, Inner<C>>,
         me: &Arc<Waiter>,
         item: &mut C::Item,
-        mut patience: impl FnMut(&C) -> Patience<C::Refusal>,
+        mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Result<C::Done, C::Refusal> {
         let mut head_since = None;
         let mut capped = false;
@@ -276,7 +283,7 @@ impl<C: Channel> Gate<C> {
             } else if let Some(why) = inner.channel.refusal() {
                 return Err(why);
             }
-            let until = match patience(&inner.channel) {
+            let until = match patience(&mut inner.channel) {
                 Patience::Over(why) => return Err(why),
                 Patience::Until(until) => until,
             };

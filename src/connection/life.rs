@@ -1,10 +1,11 @@
 //! What a connection's lock guards: its state, its socket, its counts.
 
-use std::os::fd::{AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::gate::{Attempt, Bell, Channel, Patience};
+use super::ledger::{Ledger, Mechanism};
 use super::socket::{PushSocket, Sent};
 use super::state::{Ending, Happening, State};
 use crate::clock::Coarse;
@@ -14,6 +15,7 @@ use crate::events::{Event, EventKind, Events};
 use crate::ids::{ConnId, LineId};
 use crate::message::Message;
 use crate::options::{Key, Values};
+use crate::tcp_info::{self, EndedBy, TcpInfo};
 use crate::wake::{EventFd, wait_readable};
 use crate::watcher::Watcher;
 
@@ -27,21 +29,46 @@ pub(crate) struct Life {
     /// The present line; gone once the connection has ended and nobody polls.
     socket: Option<(LineId, PushSocket)>,
     pub(super) accepted: u64,
-    /// The last message accepted, or the last time the queue was seen writable again.
+    /// What the peer's kernel has; none where nobody can tell, and once it has ended.
+    account: Option<Account>,
+    /// The final counts, once it has ended.
+    delivery: Delivery,
+    /// The last time a byte was acknowledged or, where nobody can tell, a message accepted or the queue seen writable
+    /// again.
     progress: Coarse,
     /// The queue was full at the last attempt.
     full: bool,
     /// The pipe died within a message: nothing must be handed over any more.
     dead: bool,
+    /// What was accepted goes out, and nothing more is.
+    draining: Option<(Status, &'static str)>,
     /// STALLED was raised, RECOVERED not yet.
     pub(super) stalled: bool,
-    /// The watcher is going to look whether the queue is still full.
-    looked_at: bool,
     stall_time: Duration,
+    mechanism: Mechanism,
+    /// The watcher looks whether it moves, because something is on the way.
+    looked_after: bool,
     /// Wakes a polling head; made when the first thread polls.
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
     watcher: &'static Watcher,
+}
+
+/// The ledger, and the connection's own descriptor of TCP to ask the kernel on.
+struct Account {
+    ledger: Ledger,
+    tcp: OwnedFd,
+}
+
+/// What became of what was accepted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Delivery {
+    /// The last message accepted.
+    pub accepted: u64,
+    /// The last message that the peer's kernel has acknowledged whole; `None`: nobody can tell.
+    pub acknowledged: Option<u64>,
+    /// How the connection ended.
+    pub ended_by: EndedBy,
 }
 
 /// How a connection ended.
@@ -75,7 +102,7 @@ impl End {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub(crate) ending: Ending,
-    pub(crate) accepted: u64,
+    pub(crate) delivery: Delivery,
     /// How long it was READY, when it was.
     pub(crate) ready_for: Option<Duration>,
 }
@@ -100,20 +127,25 @@ impl Life {
             end: None,
             socket: Some(line),
             accepted: 0,
+            account: None,
+            delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
             progress: Coarse::now(),
             full: false,
             dead: false,
+            draining: None,
             stalled: false,
-            looked_at: false,
             stall_time: values.ms(Key::StallMs),
+            mechanism: if values.is_curve() { Mechanism::Curve } else { Mechanism::Null },
+            looked_after: false,
             wake: None,
             events,
             watcher,
         }
     }
 
-    /// The handshake has succeeded; false when it does not matter any more.
-    pub(crate) fn ready(&mut self) -> bool {
+    /// The handshake has succeeded; false when it does not matter any more. `tcp` is a descriptor of ours for its TCP
+    /// connection, if it has one.
+    pub(crate) fn ready(&mut self, tcp: Option<OwnedFd>) -> bool {
         let next = self.state.after(Happening::HandshakeDone);
         if next == self.state {
             return false;
@@ -121,7 +153,11 @@ impl Life {
         self.state = next;
         self.ready_at = Some(Instant::now());
         self.progress = Coarse::now();
-        self.raise(EventKind::Ready, String::new());
+        self.account = tcp.and_then(|tcp| {
+            let info = tcp_info::read(tcp.as_fd()).ok()?;
+            Some(Account { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
+        });
+        self.raise(Event::new(EventKind::Ready, ""));
         true
     }
 
@@ -132,11 +168,64 @@ impl Life {
             return None;
         }
         self.state = State::Ended(ending);
+        self.delivery = self.last_look(ending);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
-        self.events.push(event.conn(self.conn, &self.endpoint).count(self.accepted));
+        self.raise(event.count(self.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
         self.end = Some(end);
-        Some(Finished { ending, accepted: self.accepted, ready_for })
+        Some(Finished { ending, delivery: self.delivery, ready_for })
+    }
+
+    /// Reads the kernel's counts for the last time, and gives up our descriptor: while it is open, no FIN leaves.
+    fn last_look(&mut self, ending: Ending) -> Delivery {
+        let local = matches!(ending, Ending::Disconnected | Ending::NodeFailed | Ending::Shutdown);
+        let mut ended_by = if local { EndedBy::Local } else { EndedBy::Unknown };
+        let looked = self.look();
+        let acknowledged = match (self.account.take(), self.accepted) {
+            (Some(account), _) => {
+                if let (Some(info), false) = (looked, local) {
+                    ended_by = info.ended_by(tcp_info::take_error(account.tcp.as_fd()));
+                }
+                Some(account.ledger.acknowledged())
+            }
+            // Nothing was sent: nothing can be unknown.
+            (None, 0) => Some(0),
+            (None, _) => None,
+        };
+        Delivery { accepted: self.accepted, acknowledged, ended_by }
+    }
+
+    /// Asks the kernel how far the peer's has acknowledged.
+    fn look(&mut self) -> Option<TcpInfo> {
+        let account = self.account.as_mut()?;
+        let info = tcp_info::read(account.tcp.as_fd()).ok()?;
+        if account.ledger.observe(info.counters) {
+            self.moves();
+        }
+        Some(info)
+    }
+
+    /// The counts, after another look.
+    pub(super) fn delivery(&mut self) -> Delivery {
+        self.look();
+        self.known_delivery()
+    }
+
+    /// The counts as far as they are known.
+    pub(super) fn known_delivery(&self) -> Delivery {
+        if matches!(self.state, State::Ended(_)) {
+            return self.delivery;
+        }
+        let acknowledged = match &self.account {
+            Some(account) => Some(account.ledger.acknowledged()),
+            None => (self.accepted == 0).then_some(0),
+        };
+        Delivery { accepted: self.accepted, acknowledged, ended_by: EndedBy::Unknown }
+    }
+
+    /// From now on nothing is accepted; what was goes out.
+    pub(super) fn drain(&mut self, status: Status, text: &'static str) {
+        self.draining = Some((status, text));
     }
 
     /// Whether the present line is this one.
@@ -164,58 +253,91 @@ impl Life {
         }
     }
 
-    /// Looks whether a full queue still is, raising STALLED when that is due; how long until the next look.
+    /// Looks whether what is on the way moves, raising STALLED or RECOVERED when that is due; how long until the next
+    /// look, `None` when nothing is on the way.
     pub(crate) fn check_stall(&mut self) -> Option<Duration> {
-        let again = self.look_for_stall();
-        self.looked_at = again.is_some();
-        again
-    }
-
-    fn look_for_stall(&mut self) -> Option<Duration> {
-        /// How often a full queue is looked at: the time until RECOVERED is known when nobody sends.
-        const LOOK_AGAIN: Duration = Duration::from_millis(100);
-        if !self.full || self.state != State::Ready {
+        if self.state != State::Ready {
             return None;
         }
-        if self.socket().is_some_and(PushSocket::writable) {
-            self.moves_again();
+        let on_the_way = match self.look() {
+            Some(_) => self.account.as_ref().is_some_and(|account| account.ledger.bytes_on_the_way() > 0),
+            None => self.full && !self.socket().is_some_and(PushSocket::writable),
+        };
+        if !on_the_way {
+            self.looked_after = false;
+            self.moves();
             return None;
         }
         let idle = self.progress.elapsed();
-        if idle < self.stall_time {
-            return Some((self.stall_time - idle).max(Duration::from_millis(1)));
-        }
-        if !self.stalled {
+        if idle >= self.stall_time && !self.stalled {
             self.stalled = true;
-            let text = format!("the queue is full and nothing has moved for {} ms", idle.as_millis());
-            self.raise(EventKind::Stalled, text);
+            let text = format!("nothing of what is on the way has moved for {} ms", idle.as_millis());
+            self.raise(Event::new(EventKind::Stalled, text));
         }
-        Some(LOOK_AGAIN)
+        let due = self.stall_time.saturating_sub(idle);
+        Some(if due.is_zero() { self.look_every() } else { due.clamp(Duration::from_millis(1), self.look_every()) })
     }
 
-    /// The queue was full and is not any more.
-    fn moves_again(&mut self) {
+    /// How often what is on the way is looked at. Progress is known one look late at the most, and so is STALLED.
+    fn look_every(&self) -> Duration {
+        (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
+    }
+
+    /// It makes progress.
+    fn moves(&mut self) {
         self.full = false;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
-            self.raise(EventKind::Recovered, String::new());
+            self.raise(Event::new(EventKind::Recovered, ""));
         }
     }
 
-    fn raise(&self, kind: EventKind, message: String) {
-        self.events.push(Event::new(kind, message).conn(self.conn, &self.endpoint));
+    /// A message was accepted.
+    fn accept(&mut self, message: &Message) -> u64 {
+        self.accepted += 1;
+        if let Some(account) = &mut self.account {
+            let ledger = &mut account.ledger;
+            ledger.accept(message.wire_bytes(ledger.mechanism()));
+            if ledger.wants_trimming() {
+                self.look();
+            }
+            if !self.looked_after {
+                // Nothing was on the way: patience counts from here.
+                self.progress = Coarse::now();
+                self.look_after(self.look_every());
+            }
+        } else if self.full {
+            self.moves();
+        } else {
+            self.progress = Coarse::now();
+        }
+        self.accepted
+    }
+
+    fn look_after(&mut self, within: Duration) {
+        if !std::mem::replace(&mut self.looked_after, true) {
+            self.watcher.check_stall(self.conn, Instant::now() + within);
+        }
+    }
+
+    fn raise(&self, event: Event) {
+        self.events.push(event.conn(self.conn, &self.endpoint).delivery(self.known_delivery()));
     }
 
     /// How long a sender that did not get through goes on. Its patience is counted from the connection's last
     /// progress, and it is its own: a short deadline beside it changes nothing.
-    pub(super) fn patience(&self, timeout: Duration, deadline: Instant) -> Patience<Error> {
+    pub(super) fn patience(&mut self, timeout: Duration, deadline: Instant) -> Patience<Error> {
         let now = Instant::now();
-        let over = |status, text: String| Patience::Over(Error::new(status, text).about(self.conn).at(&self.endpoint));
+        let (conn, endpoint) = (self.conn, self.endpoint.clone());
+        let over = |status, text: String| Patience::Over(Error::new(status, text).about(conn).at(endpoint));
         if self.state == State::Connecting {
             if now < deadline {
                 return Patience::Until(deadline);
             }
             return over(Status::Timeout, format!("not READY within {} ms; not accepted", timeout.as_millis()));
+        }
+        if self.progress.elapsed() >= timeout {
+            self.look();
         }
         let idle = self.progress.elapsed();
         if idle >= timeout && !timeout.is_zero() {
@@ -236,30 +358,18 @@ impl Channel for Life {
     type Bell = SocketBell;
 
     fn attempt(&mut self, message: &mut Message) -> Attempt<u64, Error> {
-        if self.state == State::Connecting {
-            return Attempt::NotYet;
-        }
         if let Some(why) = self.refusal() {
             return Attempt::Refused(why);
         }
+        if self.state == State::Connecting {
+            return Attempt::NotYet;
+        }
         let Some((_, push)) = &self.socket else { return Attempt::NotYet };
         match push.send(message) {
-            Sent::Accepted => {
-                self.accepted += 1;
-                if self.full {
-                    self.moves_again();
-                } else {
-                    self.progress = Coarse::now();
-                }
-                Attempt::Done(self.accepted)
-            }
+            Sent::Accepted => Attempt::Done(self.accept(message)),
             Sent::Full => {
                 self.full = true;
-                // At most one look is due, however often the queue turns full and not full.
-                if !std::mem::replace(&mut self.looked_at, true) {
-                    let due = self.stall_time.saturating_sub(self.progress.elapsed());
-                    self.watcher.check_stall(self.conn, Instant::now() + due);
-                }
+                self.look_after(self.look_every());
                 Attempt::Full
             }
             Sent::Broken => {
@@ -274,7 +384,7 @@ impl Channel for Life {
         match (&self.state, &self.end) {
             (State::Ended(ending), Some(end)) => Some(self.error(ending.status(), end.os_errno, &end.message)),
             (State::Ready, _) if self.dead => Some(self.error(Status::PeerLost, 0, DEAD_PIPE)),
-            _ => None,
+            _ => self.draining.map(|(status, text)| self.error(status, 0, text)),
         }
     }
 
@@ -287,6 +397,9 @@ impl Channel for Life {
     }
 
     fn release(&mut self) {
+        if self.end.is_none() && !self.dead {
+            return; // only draining
+        }
         self.wake = None;
         if let Some((line, push)) = self.socket.take() {
             push.linger(self.end.as_ref().map_or(Duration::ZERO, |end| end.linger));

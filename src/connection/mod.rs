@@ -2,6 +2,8 @@
 
 pub(crate) mod dial;
 pub(crate) mod gate;
+mod handshake;
+pub(crate) mod ledger;
 mod life;
 pub(crate) mod socket;
 pub(crate) mod state;
@@ -16,9 +18,11 @@ use crate::ids::{ConnId, LineId};
 use crate::manager::{Manager, Timeout};
 use crate::message::Message;
 use crate::options::Values;
+use crate::tcp_info::EndedBy;
 use crate::watcher::Watcher;
 
-use gate::{Access, Channel, Gate};
+use gate::{Access, Channel, Gate, Wakeups};
+pub use life::Delivery;
 use life::{DEAD_PIPE, Life};
 pub(crate) use life::{End, Finished};
 use socket::PushSocket;
@@ -65,8 +69,12 @@ pub struct ConnectionInfo {
     pub status: Status,
     /// errno behind the end, or 0.
     pub os_errno: i32,
-    /// Messages accepted.
+    /// The last message accepted.
     pub accepted: u64,
+    /// The last message that the peer's kernel has acknowledged; `None`: nobody can tell.
+    pub acknowledged: Option<u64>,
+    /// How it ended.
+    pub ended_by: EndedBy,
     /// Threads waiting in a send.
     pub waiting: u32,
     /// Full, and without progress for `stall_ms`.
@@ -148,7 +156,7 @@ impl Connection {
     /// Waits until it is READY; the error says why it never will be, or that the time is over.
     pub(crate) fn wait_ready(&self, deadline: Instant) -> Result<()> {
         let found = self.gate.wait_for(deadline, |life| match life.state {
-            State::Connecting => None,
+            State::Connecting => life.refusal().map(Err),
             State::Ready => Some(Ok(())),
             State::Ended(_) => Some(life.refusal().map_or(Ok(()), Err)),
         });
@@ -156,6 +164,59 @@ impl Connection {
             Err(Error::new(Status::Timeout, "not READY within the time given; the dial goes on")
                 .about(self.id)
                 .at(&self.endpoint))
+        })
+    }
+
+    /// Waits until the peer's kernel has acknowledged every message up to `sequence` (0: all accepted by now), and tells
+    /// what it has acknowledged in any case. TIMEOUT; UNSUPPORTED where nobody can tell; or why the connection ended.
+    pub fn flush(&self, sequence: u64, timeout: Timeout) -> (Result<()>, u64) {
+        /// How long to wait before the kernel is asked again: at first, and at most. It cannot be asked to tell.
+        const FIRST: Duration = Duration::from_micros(100);
+        const MOST: Duration = Duration::from_millis(5);
+        let deadline = Instant::now() + timeout.or(self.manager.send_timeout());
+        let target = match sequence {
+            0 => self.gate.lock().known_delivery().accepted,
+            sequence => sequence,
+        };
+        let mut step = FIRST;
+        loop {
+            if let Some(flushed) = self.flushed(target, Instant::now() >= deadline) {
+                return flushed;
+            }
+            self.gate.wait_for(deadline.min(Instant::now() + step), |life| life.end.as_ref().map(|_| ()));
+            step = (step * 2).min(MOST);
+        }
+    }
+
+    /// Accepts nothing more; returns who must be told after the locks are given back.
+    pub(crate) fn drain(&self, status: Status, text: &'static str) -> Wakeups {
+        let mut life = self.gate.lock();
+        life.drain(status, text);
+        life.refuse()
+    }
+
+    /// One look of a flush; `None` when it must go on.
+    fn flushed(&self, target: u64, last: bool) -> Option<(Result<()>, u64)> {
+        let mut life = self.gate.lock();
+        let delivery = life.delivery();
+        let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
+        if target > delivery.accepted {
+            let text = format!("message {target} was not accepted yet; the last is {}", delivery.accepted);
+            return Some((error(Status::Invalid, text), delivery.acknowledged.unwrap_or(0)));
+        }
+        let Some(acknowledged) = delivery.acknowledged else {
+            let text = "nobody can tell what the peer of an ipc endpoint has";
+            return Some((error(Status::Unsupported, text.into()), 0));
+        };
+        if acknowledged >= target {
+            return Some((Ok(()), acknowledged));
+        }
+        if life.end.is_some() {
+            return life.refusal().map(|ended| (Err(ended), acknowledged));
+        }
+        last.then(|| {
+            let text = format!("acknowledged up to {acknowledged} of {target} within the time given");
+            (error(Status::Timeout, text), acknowledged)
         })
     }
 
@@ -173,15 +234,16 @@ impl Connection {
 
     /// What there is to know of it.
     pub fn info(&self) -> ConnectionInfo {
-        self.info_of(&self.gate.lock())
+        self.info_of(&mut self.gate.lock())
     }
 
     /// The same without waiting for a lock; `None` when it is held.
     pub(crate) fn try_info(&self) -> Option<ConnectionInfo> {
-        Some(self.info_of(&self.gate.try_lock()?))
+        Some(self.info_of(&mut self.gate.try_lock()?))
     }
 
-    fn info_of(&self, life: &Access<'_, Life>) -> ConnectionInfo {
+    fn info_of(&self, life: &mut Access<'_, Life>) -> ConnectionInfo {
+        let delivery = life.delivery();
         let (state, status) = match life.state {
             State::Connecting => (ConnectionState::Connecting, Status::Ok),
             State::Ready => (ConnectionState::Ready, Status::Ok),
@@ -194,7 +256,9 @@ impl Connection {
             state,
             status,
             os_errno: life.end.as_ref().map_or(0, |end| end.os_errno),
-            accepted: life.accepted,
+            accepted: delivery.accepted,
+            acknowledged: delivery.acknowledged,
+            ended_by: delivery.ended_by,
             waiting: u32::try_from(life.waiting()).unwrap_or(u32::MAX),
             stalled: life.stalled,
             age: self.dialled.elapsed(),

@@ -87,46 +87,50 @@ impl Manager {
     /// The live connection, or a new one that is being dialled.
     fn obtain(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
         let process = Process::current()?;
-        let values = {
-            let sets = self.open_sets()?;
-            match sets.cache.admit(endpoint, asker, &sets.values)? {
-                Admission::Current(conn) => return Ok(conn),
-                Admission::Dial(options) => match &options {
-                    Some(options) => sets.values.with(options)?,
-                    None => sets.values.clone(),
-                },
-            }
-        };
-        // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
-        let engine = process.engine().map_err(|e| e.at(endpoint))?;
-        let (line, push, monitor) =
-            open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
+        loop {
+            let values = {
+                let mut sets = self.open_sets()?;
+                match sets.cache.admit(endpoint, asker, &sets.values)? {
+                    Admission::Current(conn) => {
+                        sets.cache.remember(endpoint, asker);
+                        return Ok(conn);
+                    }
+                    Admission::Dial(values, _) => *values,
+                }
+            };
+            // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
+            let engine = process.engine().map_err(|e| e.at(endpoint))?;
+            let (line, push, monitor) =
+                open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
 
-        let mut sets = match self.open_sets() {
-            Ok(sets) => sets,
-            Err(e) => {
-                engine.watcher.discard(line, push, monitor);
-                return Err(e);
+            let admitted = self.open_sets().and_then(|sets| {
+                let admission = sets.cache.admit(endpoint, asker, &sets.values)?;
+                Ok((sets, admission))
+            });
+            match admitted {
+                Ok((mut sets, Admission::Dial(now, options))) if *now == values => {
+                    let conn = Connection::new(
+                        endpoint.clone(),
+                        self.clone(),
+                        Arc::new(values),
+                        (line, push),
+                        &engine.watcher,
+                    );
+                    sets.cache.connected(&conn, options);
+                    self.registry.add(&conn);
+                    // Under the lock: whoever ends it from now on closes a line that is watched.
+                    engine.watcher.watch(line, monitor, conn.clone());
+                    return Ok(conn);
+                }
+                other => {
+                    // Somebody else was quicker, or the settings have changed and this line was made with the old
+                    // ones: once more.
+                    let refused = other.map(drop);
+                    engine.watcher.discard(line, push, monitor);
+                    refused?;
+                }
             }
-        };
-        // Somebody else may have been here meanwhile.
-        let options = match sets.cache.admit(endpoint, asker, &sets.values) {
-            Ok(Admission::Dial(options)) => options,
-            other => {
-                drop(sets);
-                engine.watcher.discard(line, push, monitor);
-                return other.map(|admission| match admission {
-                    Admission::Current(conn) => conn,
-                    Admission::Dial(_) => unreachable!("matched above"),
-                });
-            }
-        };
-        let conn = Connection::new(endpoint.clone(), self.clone(), Arc::new(values), (line, push), &engine.watcher);
-        sets.cache.connected(&conn, options);
-        self.registry.add(&conn);
-        // Under the lock: whoever ends it from now on closes a line that is watched.
-        engine.watcher.watch(line, monitor, conn.clone());
-        Ok(conn)
+        }
     }
 
     /// Ends whichever life is current at the endpoint and fences it. An endpoint that is not known is fenced too.

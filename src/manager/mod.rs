@@ -7,7 +7,7 @@ mod connect;
 mod nodes;
 
 use std::collections::VecDeque;
-use std::os::fd::RawFd;
+use std::os::fd::{OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
 use crate::lock::{Condvar, Mutex, MutexGuard};
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, Remains};
 use crate::options::{Key, Options, Reach, Values};
 use crate::process::Process;
 use crate::registry::Registry;
@@ -165,10 +165,10 @@ impl Manager {
     }
 
     /// The handshake of a connection has succeeded.
-    pub(crate) fn ready(&self, conn: &Arc<Connection>) {
+    pub(crate) fn ready(&self, conn: &Arc<Connection>, tcp: Option<OwnedFd>) {
         let mut sets = self.sets.lock();
         let mut life = conn.lock();
-        if life.ready() {
+        if life.ready(tcp) {
             life.wake_head();
             drop(life);
             sets.nodes.endpoint_ready(conn.endpoint());
@@ -234,23 +234,82 @@ impl Manager {
         ended
     }
 
-    /// Ends all connections, fences every endpoint and forgets the nodes; then waits until libzmq has sent what was
-    /// accepted, at most for the time given. TIMEOUT: something may not have been sent.
+    /// Fences every endpoint and forgets the nodes, waits until the peers' kernels have acknowledged what was accepted, at
+    /// most for the time given, and ends all connections. TIMEOUT: something was not acknowledged in time and is dropped;
+    /// the ending events say what.
     pub fn disconnect_all(&self, flush: Timeout) -> Result<()> {
         let flush = flush.or(self.send_timeout());
         let deadline = Instant::now() + flush;
-        let sets = self.open_sets()?;
-        let end = End::new(Happening::Disconnect, "disconnected by kvconn_disconnect_all").linger(flush);
-        let ended = self.end_all(sets, end, true);
-        self.wait_sent(&ended, deadline)
+        let conns = self.drain(self.open_sets()?, Status::Disconnected, "being flushed by kvconn_disconnect_all");
+        let text = "disconnected by kvconn_disconnect_all";
+        let closed = self.close_drained(&conns, Happening::Disconnect, text, deadline);
+        // Who does not want to wait has not asked for anything to arrive.
+        if flush.is_zero() { Ok(()) } else { closed }
     }
 
-    /// `kvconn_shutdown`: as `disconnect_all`, and for good. Does not wait.
-    pub(crate) fn shut_down(&self, flush: Duration) {
+    /// `kvconn_shutdown`, first half: nothing is accepted any more.
+    pub(crate) fn begin_shutdown(&self) -> Vec<Arc<Connection>> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Shutdown);
-        self.end_all(sets, End::new(Happening::Shutdown, "kvconn_shutdown was called").linger(flush), true);
+        let conns = self.drain(sets, Status::Shutdown, "kvconn_shutdown was called");
         self.events.close();
+        conns
+    }
+
+    /// `kvconn_shutdown`, second half.
+    pub(crate) fn finish_shutdown(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+        self.close_drained(conns, Happening::Shutdown, "kvconn_shutdown was called", deadline)
+    }
+
+    /// Fences every endpoint, forgets the nodes, and lets the connections accept nothing more.
+    fn drain(&self, mut sets: MutexGuard<'_, Sets>, status: Status, text: &'static str) -> Vec<Arc<Connection>> {
+        let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
+        let woken: Vec<_> = conns.iter().map(|conn| conn.drain(status, text)).collect();
+        let remains = self.forget(&mut sets);
+        drop(sets);
+        drop(remains);
+        woken.into_iter().for_each(Wakeups::ring);
+        conns
+    }
+
+    /// Forgets the nodes and fences every endpoint that is known: none may be dialled until somebody says so.
+    fn forget(&self, sets: &mut Sets) -> Remains {
+        let (owned, remains) = sets.nodes.forget_all();
+        for endpoint in &owned {
+            sets.cache.disowned(endpoint);
+        }
+        let endpoints: Vec<_> = sets.cache.iter().map(|(endpoint, _)| endpoint.clone()).collect();
+        self.fence(sets, &endpoints, "kvconn_disconnect_all");
+        remains
+    }
+
+    fn close_drained(
+        &self,
+        conns: &[Arc<Connection>],
+        happening: Happening,
+        text: &'static str,
+        deadline: Instant,
+    ) -> Result<()> {
+        let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
+        let timed_out = |conn: &&Arc<Connection>| conn.flush(0, left()).0.is_err_and(|e| e.status == Status::Timeout);
+        let unflushed = conns.iter().filter(timed_out).count();
+        // Where nobody can tell what is acknowledged, libzmq has the rest of the time.
+        let end = End::new(happening, text).linger(deadline.saturating_duration_since(Instant::now()));
+        let mut woken = Vec::new();
+        let mut sets = self.sets.lock();
+        self.end_together(&mut sets, conns, end, &mut woken);
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::ring);
+        // What was acknowledged is out, whether libzmq has given up its socket in time or not.
+        let gone = self.wait_gone(conns, deadline);
+        drop(gone);
+        let untold: Vec<_> = conns.iter().filter(|conn| conn.info().acknowledged.is_none()).cloned().collect();
+        let sent = self.wait_sent(&untold, deadline);
+        if unflushed > 0 {
+            let text = format!("{unflushed} connections had messages that were not acknowledged in time");
+            return Err(Error::new(Status::Timeout, text));
+        }
+        sent
     }
 
     /// `kvconn_manager_destroy`: ends all, forgets all.
@@ -258,32 +317,19 @@ impl Manager {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Stale);
         let end = End::new(Happening::Disconnect, "disconnected by kvconn_manager_destroy");
-        let ended = self.end_all(sets, end, false);
-        self.events.close();
-        for ended in std::mem::take(&mut self.sets.lock().endings) {
-            self.registry.remove(ended.id());
-        }
-        self.wait_gone(&ended, deadline)
-    }
-
-    fn end_all(&self, mut sets: MutexGuard<'_, Sets>, end: End, fence: bool) -> Vec<Arc<Connection>> {
-        let mut woken = Vec::new();
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
-        let ended = self.end_together(&mut sets, &conns, end, &mut woken);
-        let (endpoints, remains) = sets.nodes.forget_all();
-        for endpoint in &endpoints {
-            sets.cache.disowned(endpoint);
-        }
-        if fence {
-            // Also those that are neither connected nor registered now: none may be dialled until somebody says so.
-            let endpoints: Vec<_> = sets.cache.iter().map(|(endpoint, _)| endpoint.clone()).collect();
-            self.fence(&mut sets, &endpoints, "kvconn_disconnect_all");
-        }
+        let mut woken = Vec::new();
+        self.end_together(&mut sets, &conns, end, &mut woken);
+        let remains = self.forget(&mut sets);
+        let mut endings = std::mem::take(&mut sets.endings);
         drop(sets);
         drop(remains);
-        self.fenced.notify_all();
         woken.into_iter().for_each(Wakeups::ring);
-        ended.into_iter().map(|(conn, _)| conn).collect()
+        self.events.close();
+        for ended in &endings {
+            self.registry.remove(ended.id());
+        }
+        self.wait_gone(endings.make_contiguous(), deadline)
     }
 
     fn fence(&self, sets: &mut Sets, endpoints: &[Endpoint], by: &'static str) {
@@ -328,11 +374,5 @@ impl Manager {
             0 => Ok(()),
             _ => Err(Error::new(Status::Timeout, format!("{late} connections could not send everything in time"))),
         }
-    }
-
-    /// Waits until everything that was ended has been sent, at the latest then.
-    pub(crate) fn wait_closed(&self, deadline: Instant) -> Result<()> {
-        let conns: Vec<_> = self.sets.lock().endings.iter().cloned().collect();
-        self.wait_sent(&conns, deadline)
     }
 }

@@ -56,12 +56,8 @@ impl Manager {
         let sets = &mut *sets;
         sets.nodes.check_live(node)?;
         if let Some(options) = options {
-            sets.values.with(options)?;
-            for conn in endpoints.iter().filter_map(|endpoint| sets.cache.current(endpoint)) {
-                if let Some(setting) = conn.values().conflict(options) {
-                    let text = format!("the live connection has {} = {}", setting.name, conn.values().get(setting.key));
-                    return Err(Error::new(Status::Conflict, text).about(conn.id()).at(conn.endpoint()));
-                }
+            for endpoint in &endpoints {
+                sets.cache.check_options(endpoint, options, &sets.values)?;
             }
         }
         let mut more: Vec<_> = endpoints.iter().filter(|endpoint| !sets.cache.is_in_use(endpoint)).collect();
@@ -176,15 +172,18 @@ impl Manager {
         }
         sets.cache.trim(&sets.values);
         self.fenced.notify_all();
-        let accepted: std::collections::HashMap<_, _> =
-            ended.iter().map(|(conn, finished)| (conn.endpoint(), (conn.id(), finished.accepted))).collect();
+        let deliveries: std::collections::HashMap<_, _> =
+            ended.iter().map(|(conn, finished)| (conn.endpoint(), (conn.id(), finished.delivery))).collect();
         for failed in &mut failure.endpoints {
-            if let Some((conn, accepted)) = accepted.get(&failed.endpoint) {
+            if let Some((conn, delivery)) = deliveries.get(&failed.endpoint) {
                 failed.conn = *conn;
-                failed.accepted = *accepted;
+                failed.accepted = delivery.accepted;
+                failed.acknowledged = delivery.acknowledged;
             } else if let (true, Some(conn)) = (failed.spared, sets.cache.current(&failed.endpoint)) {
                 failed.conn = conn.id();
-                failed.accepted = conn.info().accepted;
+                let info = conn.info();
+                failed.accepted = info.accepted;
+                failed.acknowledged = info.acknowledged;
             }
         }
         self.events.push(Event {

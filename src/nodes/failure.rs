@@ -37,8 +37,10 @@ pub struct FailedEndpoint {
     pub conn: ConnId,
     /// Another live node owns it as well, so that its connection goes on.
     pub spared: bool,
-    /// How many messages that connection had accepted.
+    /// The last message that connection had accepted.
     pub accepted: u64,
+    /// The last of them that the peer's kernel has acknowledged; `None`: nobody can tell.
+    pub acknowledged: Option<u64>,
 }
 
 /// Ids of requests, each once and ascending: a slice that is made when it is first looked at.

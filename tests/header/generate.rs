@@ -15,6 +15,7 @@ pub const SECTIONS: &[&str] =
 const ENUMS: &[(&str, &str, &str, &str)] = &[
     ("types", "Scope", "KVCONN_SCOPE", "How far an error reaches."),
     ("connection", "ConnectionState", "KVCONN_STATE", "Where a connection stands."),
+    ("connection", "EndedBy", "KVCONN_ENDED", "How a connection ended, which says what an acknowledgement is worth."),
     ("events", "EventKind", "KVCONN_EVENT", "The kinds of events."),
     ("observe", "Level", "KVCONN_LOG", "The levels of the log."),
 ];

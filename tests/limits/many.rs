@@ -50,7 +50,7 @@ fn two_thousand_endpoints_are_ready_and_each_gets_its_message() {
     println!("2000 endpoints READY and served in {:?}", begun.elapsed());
     assert_eq!(engine.connections().len(), 2000);
     let held = open_descriptors();
-    assert!(held.total() < 8100, "4 for each connection: {held:?}");
+    assert!(held.total() < 10_100, "5 for each connection: {held:?}");
 
     let process = kvconn::process::Process::current().unwrap();
     let begun = Instant::now();
@@ -78,7 +78,7 @@ fn where_the_descriptors_end_the_error_says_what_to_raise_and_all_others_work() 
     };
     assert_eq!(error.status, Status::Limit, "{error:?}");
     assert!(error.message.contains("RLIMIT_NOFILE 512"), "{}", error.message);
-    assert!(conns.len() > 100, "only {} connections with 512 descriptors", conns.len());
+    assert!(conns.len() > 90, "only {} connections with 512 descriptors", conns.len());
     let missing = &peer.endpoints()[conns.len()];
     for _ in 0..3 {
         refused(engine.send_to(missing, &[b"x"], LIMIT), Status::Limit);

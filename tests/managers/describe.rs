@@ -73,7 +73,7 @@ fn the_description_names_states_nodes_fences_backoff_and_last_errors() {
     assert_has(line(&text, "manager "), &["4 events wait", "were lost", "1 failure reports wait"]);
     let parts = [&format!("life {node}"), "2 endpoints", "12 requests", "1 unhealthy reports in a row"];
     assert_has(line(&text, r#"prefill \"0\"\n"#), &parts.map(|part| part as &str));
-    let parts = [&format!("connection {} READY for ", conn.id()), "1 accepted, 0 threads waiting"];
+    let parts = [&format!("connection {} READY for ", conn.id()), "1 accepted, 1 acknowledged, 0 threads waiting"];
     assert_has(line(&text, &canonical(ready.endpoint())), &parts.map(|part| part as &str));
     let stalled = line(&text, &canonical(stuck.endpoint()));
     assert_has(stalled, &["READY", "2 threads waiting", "STALLED", &format!("{} accepted", full.info().accepted)]);

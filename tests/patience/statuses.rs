@@ -65,6 +65,13 @@ fn every_status_is_reached_by_its_own_cause() {
     let node = engine.node("m", &[]);
     expect(engine.node_add_endpoints(node, &many, None), Status::Limit);
 
+    let path = format!("ipc:///tmp/kvconn-statuses-{}", std::process::id());
+    let local = Peer::bind(&path);
+    let other = Engine::new();
+    let conn = other.ready(local.endpoint());
+    send(&conn, &[b"x"], LONG).unwrap();
+    expect(conn.flush(0, after(LONG)).0, Status::Unsupported);
+
     process.shutdown(after(ms(0))).ok();
     expect(Process::current().map(drop), Status::Shutdown);
 

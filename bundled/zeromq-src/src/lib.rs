@@ -88,7 +88,7 @@ fn add_cxx_macros(target: &str, macros: &[&str]) {
     unsafe { env::set_var(name, flags) };
 }
 
-/// What zeromq-src itself defines for Linux; the corrected file must see the same.
+/// What zeromq-src itself defines for Linux; the corrected files must see the same.
 const UPSTREAM: &[(&str, &str)] = &[
     ("ZMQ_BUILD_TESTS", "OFF"),
     ("ZMQ_BUILD_DRAFT_API", "1"),
@@ -107,26 +107,65 @@ const UPSTREAM: &[(&str, &str)] = &[
     ("ZMQ_HAVE_STRUCT_SOCKADDR_UN", "1"),
 ];
 
-/// Compiles one file of libzmq again with a correction, and puts it in the place of the original.
-///
-/// A socket that is closed with linger 0 while its peer dies aborts the process, when a message of several frames has
-/// gone out in part: the session wants to read the rest of it (`session_base_t::clean_pipes`), from a pipe that is closed
-/// already, and asserts that it gets it. (libzmq issue 3442; in every release so far.) It has to give up instead: the rest
-/// goes with the pipe.
+/// A place where libzmq aborts the process, and has to give up instead. In every release so far.
+struct Correction {
+    /// The file, without `.cpp`.
+    file: &'static str,
+    /// A header whose text it takes in, because the place is there, and the include that would bring it in otherwise.
+    header: Option<(&'static str, &'static str)>,
+    /// Texts that stand before the place, in this order.
+    before: &'static [&'static str],
+    /// The assertion, and what takes its place.
+    assertion: &'static str,
+    instead: &'static str,
+}
+
+const CORRECTIONS: &[Correction] = &[
+    // A socket is closed with linger 0 while its peer dies, when a message of several frames has gone out in part: the
+    // session wants to read the rest of it from a pipe that is closed already, and asserts that it gets it (libzmq issue
+    // 3442). The rest goes with the pipe.
+    Correction {
+        file: "session_base",
+        header: None,
+        before: &["::clean_pipes ()", "pull_msg (&msg);"],
+        assertion: "errno_assert (rc == 0);",
+        instead: "if (rc != 0) { _incomplete_in = false; break; }",
+    },
+    // A source address is taken for the name of an interface at first, and there is no descriptor left to list them. It
+    // is none.
+    Correction {
+        file: "ip_resolver",
+        header: None,
+        before: &["#include <ifaddrs.h>", "::resolve_nic_name (", "getifaddrs (&ifa);"],
+        assertion: "errno_assert (rc == 0);",
+        instead: "if (rc != 0) { errno = ENODEV; return -1; }",
+    },
+    // A CURVE server gives a short-term key with which nothing can be encrypted. The handshake has failed.
+    Correction {
+        file: "curve_client",
+        header: Some(("curve_client_tools.hpp", "#include \"curve_client.hpp\"")),
+        before: &["crypto_box_beforenm (cn_precom_"],
+        assertion: "zmq_assert (rc == 0);",
+        instead: "if (rc != 0) { errno = EPROTO; return -1; }",
+    },
+];
+
+/// Compiles some files of libzmq again with corrections, and puts them in the place of the originals.
 fn correct(libsodium_include: &Path) {
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("a build script has OUT_DIR"));
     let (source, lib) = (out.join("source"), out.join("lib/libzmq.a"));
-    let text = fs::read_to_string(source.join("src/session_base.cpp")).expect("zeromq-src leaves its sources there");
-    let corrected = source.join("src/session_base_corrected.cpp");
-    fs::write(&corrected, give_up_in_clean_pipes(&text)).expect("the build directory can be written");
-
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++11").file(&corrected).out_dir(out.join("corrected")).includes([
+    build.cpp(true).std("c++11").out_dir(out.join("corrected")).includes([
         source.join("include"),
         source.join("src"),
         out.clone(), // platform.hpp
         libsodium_include.to_owned(),
     ]);
+    for correction in CORRECTIONS {
+        let corrected = source.join(format!("src/{}_corrected.cpp", correction.file));
+        fs::write(&corrected, correction.apply(&source.join("src"))).expect("the build directory can be written");
+        build.file(corrected);
+    }
     for (name, value) in UPSTREAM {
         build.define(name, *value);
     }
@@ -135,10 +174,27 @@ fn correct(libsodium_include: &Path) {
     // cc puts a hash before the name of each object.
     let listed = archiver(&build).arg("t").arg(&lib).output().expect("ar lists libzmq.a");
     let members = String::from_utf8(listed.stdout).expect("names of objects");
-    let originals: Vec<_> = members.lines().filter(|name| name.ends_with("session_base.o")).collect();
-    assert_eq!(originals.len(), 1, "one object of libzmq is corrected, there are {originals:?}");
+    let is_original = |name: &&str| CORRECTIONS.iter().any(|c| name.ends_with(&format!("-{}.o", c.file)));
+    let originals: Vec<_> = members.lines().filter(is_original).collect();
+    assert_eq!(originals.len(), CORRECTIONS.len(), "objects of libzmq that are corrected: {originals:?}");
     run(archiver(&build).arg("d").arg(&lib).args(originals));
     run(archiver(&build).arg("rs").arg(&lib).args(objects));
+}
+
+impl Correction {
+    fn apply(&self, sources: &Path) -> String {
+        let read = |name: &str| fs::read_to_string(sources.join(name)).expect("zeromq-src leaves its sources there");
+        let mut text = read(&format!("{}.cpp", self.file));
+        if let Some((header, include)) = self.header {
+            assert_eq!(text.matches(include).count(), 1, "{include} in {}.cpp", self.file);
+            text = text.replace(include, &[&read(header), include].join("\n"));
+        }
+        let after = |from: usize, wanted: &&str| Some(from + text[from..].find(*wanted)? + wanted.len());
+        let place = self.before.iter().try_fold(0, after);
+        let end = place.and_then(|from| after(from, &self.assertion));
+        let end = end.unwrap_or_else(|| panic!("{}.cpp is not the one that the correction was made for", self.file));
+        [&text[..end - self.assertion.len()], self.instead, &text[end..]].concat()
+    }
 }
 
 fn archiver(build: &cc::Build) -> Command {
@@ -148,15 +204,4 @@ fn archiver(build: &cc::Build) -> Command {
 fn run(command: &mut Command) {
     let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
     assert!(status.success(), "{command:?}: {status}");
-}
-
-/// Replaces the assertion behind the read in `clean_pipes`.
-fn give_up_in_clean_pipes(text: &str) -> String {
-    const ASSERTION: &str = "errno_assert (rc == 0);";
-    const GIVE_UP: &str = "if (rc != 0) { _incomplete_in = false; break; }";
-    let place = ["::clean_pipes ()", "pull_msg (&msg);", ASSERTION].iter().try_fold(0, |from, wanted| {
-        Some(from + text[from..].find(wanted)? + if *wanted == ASSERTION { 0 } else { wanted.len() })
-    });
-    let place = place.expect("session_base.cpp is the one that the correction was made for");
-    [&text[..place], GIVE_UP, &text[place + ASSERTION.len()..]].concat()
 }

@@ -1,0 +1,249 @@
+//! Values of settings: some that were given, and one for each.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{CurveKey, Key, Kind, Reach, SETTINGS, Setting, text};
+use crate::error::{Error, Result};
+
+const COUNT: usize = SETTINGS.len();
+
+/// One value of a setting. Cheap to clone, and shows no key in its `Debug` form.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Value {
+    /// A number, a flag, or a word's place.
+    Number(i64),
+    /// No text, no key.
+    None,
+    /// A text in canonical form.
+    Text(Arc<str>),
+    /// A key.
+    Key(Arc<CurveKey>),
+}
+
+/// A value for every setting.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Values([Value; COUNT]);
+
+/// Some settings that were given explicitly.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Options([Option<Value>; COUNT]);
+
+/// What the loss of endpoints does to their node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NodeLoss {
+    /// Nothing but events.
+    Report,
+    /// The first loss fails the node.
+    Any,
+    /// The loss of every endpoint that was READY fails the node.
+    All,
+}
+
+impl Value {
+    /// The plain number; 0 for what is none.
+    pub fn number(&self) -> i64 {
+        match self {
+            Value::Number(number) => *number,
+            Value::None | Value::Text(_) | Value::Key(_) => 0,
+        }
+    }
+}
+
+impl Options {
+    /// Sets one option from text; nothing changes on an error.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
+        let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
+            return Err(Error::invalid(format!("there is no option {name:?}; docs/options.md lists them")));
+        };
+        self.0[setting.key as usize] = Some(setting.parse(value)?);
+        Ok(())
+    }
+
+    /// Whether the option was given and is not 0.
+    pub fn flag(&self, key: Key) -> bool {
+        self.0[key as usize].as_ref().is_some_and(|value| value.number() != 0)
+    }
+
+    /// The settings given that act elsewhere than in `allowed`, as an error that names the first.
+    pub fn only(&self, allowed: &[Reach], call: &str) -> Result<()> {
+        match self.given().find(|(s, _)| !allowed.contains(&s.reach)) {
+            None => Ok(()),
+            Some((s, _)) => Err(Error::invalid(format!(
+                "option {} is one of a {}; {call} does not take it",
+                s.name,
+                s.reach.name()
+            ))),
+        }
+    }
+
+    /// The settings that were given, with their values.
+    pub fn given(&self) -> impl Iterator<Item = (&'static Setting, &Value)> + '_ {
+        SETTINGS.iter().zip(&self.0).filter_map(|(s, v)| v.as_ref().map(|v| (s, v)))
+    }
+
+    /// What a connection's endpoint remembers once these were given: the new settings of a connection, and of the old
+    /// ones those that have no new value. So whoever changes one setting does not lose another, such as a key.
+    pub(crate) fn over(&self, old: Option<&Arc<Options>>) -> Option<Arc<Options>> {
+        let mut merged = old.map_or_else(Options::default, |old| Options::clone(old));
+        for (setting, value) in self.given().filter(|(setting, _)| setting.reach == Reach::Connection) {
+            merged.0[setting.key as usize] = Some(value.clone());
+        }
+        match old {
+            Some(old) if **old == merged => Some(old.clone()),
+            None if merged == Options::default() => None,
+            _ => Some(merged.into()),
+        }
+    }
+
+    fn gives(&self, key: Key) -> bool {
+        self.0[key as usize].is_some()
+    }
+
+    fn gives_some(&self, key: Key) -> bool {
+        self.0[key as usize].as_ref().is_some_and(|value| *value != Value::None)
+    }
+}
+
+impl Values {
+    /// The defaults.
+    pub fn defaults() -> Values {
+        Values(std::array::from_fn(|place| SETTINGS[place].default_value()))
+    }
+
+    /// The defaults, with what the environment says. `lookup` is `std::env::var` outside tests. A variable that
+    /// cannot be used is an error: a typing mistake in a deployment must not pass silently.
+    pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Values> {
+        let mut values = Values::defaults();
+        for setting in SETTINGS {
+            let variable = setting.variable();
+            if let Some(text) = lookup(&variable) {
+                values.0[setting.key as usize] = setting
+                    .parse(&text)
+                    .map_err(|e| Error::invalid(format!("environment variable {variable}: {}", e.message)))?;
+            }
+        }
+        values.check()?;
+        Ok(values)
+    }
+
+    /// These values with some replaced.
+    pub fn with(&self, options: &Options) -> Result<Values> {
+        let mut values = self.clone();
+        for (setting, value) in options.given() {
+            values.0[setting.key as usize] = value.clone();
+        }
+        values.check()?;
+        Ok(values)
+    }
+
+    /// The values of a connection whose endpoint remembers these options.
+    pub(crate) fn of_connection(&self, options: Option<&Options>) -> Result<Values> {
+        let Some(options) = options else { return Ok(self.clone()) };
+        let values = self.with(options)?;
+        // Who gives keys wants CURVE, unless he says otherwise. The manager's values may well have client keys alone.
+        let client_key = options.gives_some(Key::CurvePublicKey) || options.gives_some(Key::CurveSecretKey);
+        if client_key && !values.is_curve() && !options.gives(Key::CurveServerKey) {
+            return Err(Error::invalid("a client key is given and no curve_server_key: the connection would be plain"));
+        }
+        Ok(values)
+    }
+
+    /// Whether a connection with these values may be dialled.
+    pub(crate) fn check_dial(&self) -> Result<()> {
+        if self.get(Key::RequireCurve) != 0 && !self.is_curve() {
+            return Err(Error::invalid(
+                "require_curve is set and this endpoint has no curve_server_key; it is not dialled plain",
+            ));
+        }
+        Ok(())
+    }
+
+    /// What no single setting's range can say.
+    fn check(&self) -> Result<()> {
+        if self.get(Key::BackoffMs) > self.get(Key::BackoffMaxMs) {
+            return Err(Error::invalid("backoff_ms is greater than backoff_max_ms"));
+        }
+        let (server, public, secret) =
+            (self.key(Key::CurveServerKey), self.key(Key::CurvePublicKey), self.key(Key::CurveSecretKey));
+        match (server, public, secret) {
+            (_, Some(public), Some(secret)) if !secret.belongs_to(public) => Err(Error::invalid(
+                "curve_public_key and curve_secret_key were not made together; give both of the client's own pair",
+            )),
+            (Some(_), None, _) => Err(Error::invalid("curve_server_key is given and no curve_public_key")),
+            (Some(_), _, None) => Err(Error::invalid("curve_server_key is given and no curve_secret_key")),
+            _ => Ok(()),
+        }
+    }
+
+    /// What `options` want other than it is here, among the settings of a connection: a text that says how the first
+    /// of them is, for CONFLICT. Keys are not shown.
+    pub fn conflict(&self, options: &Options) -> Option<String> {
+        let (setting, _) =
+            options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.0[s.key as usize] != **wanted)?;
+        Some(match (&self.0[setting.key as usize], setting.kind) {
+            (Value::Number(place), Kind::Word(words)) => {
+                format!("the live connection has {} = {}", setting.name, words[*place as usize])
+            }
+            (Value::Number(number), _) => format!("the live connection has {} = {number}", setting.name),
+            (Value::Text(text), _) => format!("the live connection has {} = {text}", setting.name),
+            (Value::Key(_), _) => format!("the live connection has another {}", setting.name),
+            (Value::None, _) => format!("the live connection has no {}", setting.name),
+        })
+    }
+
+    /// The plain number.
+    pub fn get(&self, key: Key) -> i64 {
+        self.0[key as usize].number()
+    }
+
+    /// A count, as a size.
+    pub fn count(&self, key: Key) -> usize {
+        usize::try_from(self.get(key)).unwrap_or(usize::MAX)
+    }
+
+    /// A time in milliseconds, as a duration.
+    pub fn ms(&self, key: Key) -> Duration {
+        Duration::from_millis(self.get(key).unsigned_abs())
+    }
+
+    /// The policy `node_loss`.
+    pub fn node_loss(&self) -> NodeLoss {
+        match self.get(Key::NodeLoss) {
+            1 => NodeLoss::Any,
+            2 => NodeLoss::All,
+            _ => NodeLoss::Report,
+        }
+    }
+
+    /// Whether the connection is encrypted.
+    pub(crate) fn is_curve(&self) -> bool {
+        self.key(Key::CurveServerKey).is_some()
+    }
+
+    /// The address to dial from, with port 0.
+    pub(crate) fn source_address(&self) -> Option<SocketAddr> {
+        self.text(Key::SourceAddress).and_then(|text| text::source_of(text))
+    }
+
+    /// The interface to dial through.
+    pub(crate) fn interface(&self) -> Option<&Arc<str>> {
+        self.text(Key::Interface)
+    }
+
+    fn text(&self, key: Key) -> Option<&Arc<str>> {
+        match &self.0[key as usize] {
+            Value::Text(text) => Some(text),
+            Value::Number(_) | Value::None | Value::Key(_) => None,
+        }
+    }
+
+    /// One of the CURVE keys. When there is a server key, there are all three: a check has made sure of that.
+    pub(crate) fn key(&self, key: Key) -> Option<&CurveKey> {
+        match &self.0[key as usize] {
+            Value::Key(key) => Some(key),
+            Value::Number(_) | Value::None | Value::Text(_) => None,
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! What the kernel knows about a TCP connection.
+
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+
+use crate::connection::ledger::Counters;
+
+/// The part of `struct tcp_info` that is used, as Linux lays it out. Fields were only ever added at its end, and an
+/// older kernel fills less: then the answer is "unknown".
+#[repr(C)]
+#[derive(Clone, Copy, Default)]
+struct Raw {
+    state: u8,
+    _ca_state: u8,
+    retransmits: u8,
+    probes: u8,
+    backoff: u8,
+    _options: u8,
+    _wscale: u8,
+    _flags: u8,
+    _words: [u32; 24],
+    _pacing_rate: u64,
+    _max_pacing_rate: u64,
+    bytes_acked: u64,
+    bytes_received: u64,
+}
+
+/// One look at a connection: about a microsecond.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpInfo {
+    pub(crate) counters: Counters,
+    /// The kernel's TCP state: 1 is established, 7 closed (by a reset or a timeout), 8 "the peer has closed".
+    pub(crate) state: u8,
+    /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
+    pub(crate) repeating: bool,
+}
+
+impl TcpInfo {
+    /// How a connection that is over ended, given its pending error (0: libzmq has taken it).
+    pub(crate) fn ended_by(&self, os_errno: i32) -> EndedBy {
+        const CLOSED: u8 = 7;
+        const CLOSE_WAIT: u8 = 8;
+        const LAST_ACK: u8 = 9;
+        match (self.state, os_errno) {
+            (CLOSE_WAIT | LAST_ACK, _) => EndedBy::Fin,
+            (_, libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => EndedBy::Timeout,
+            (_, libc::ECONNRESET | libc::EPIPE) => EndedBy::Reset,
+            (CLOSED, _) if self.repeating => EndedBy::Timeout,
+            (CLOSED, _) => EndedBy::Reset,
+            _ => EndedBy::Unknown,
+        }
+    }
+}
+
+/// How a connection ended, which says what an acknowledgement is worth. Numbers are frozen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(i32)]
+pub enum EndedBy {
+    /// It has not ended, or nobody can tell.
+    Unknown = 0,
+    /// The peer closed it in order: what was acknowledged, the peer could read to the end.
+    Fin = 1,
+    /// The peer or its kernel reset it: what its kernel held may be gone.
+    Reset = 2,
+    /// The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again.
+    Timeout = 3,
+    /// This process ended it.
+    Local = 4,
+}
+
+/// Takes the pending error of a socket, 0 when there is none.
+pub(crate) fn take_error(fd: BorrowedFd<'_>) -> i32 {
+    let mut errno: libc::c_int = 0;
+    let mut length = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: room for an int.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ERROR,
+            std::ptr::from_mut(&mut errno).cast(),
+            &mut length,
+        )
+    };
+    if rc == 0 { errno } else { 0 }
+}
+
+pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
+    let mut raw = Raw::default();
+    let mut length = size_of::<Raw>() as libc::socklen_t;
+    // SAFETY: room for `length` bytes of plain numbers.
+    let rc = unsafe {
+        libc::getsockopt(
+            fd.as_raw_fd(),
+            libc::IPPROTO_TCP,
+            libc::TCP_INFO,
+            std::ptr::from_mut(&mut raw).cast(),
+            &mut length,
+        )
+    };
+    match rc {
+        0 if length as usize == size_of::<Raw>() => Ok(TcpInfo {
+            counters: Counters { acked: raw.bytes_acked, received: raw.bytes_received },
+            state: raw.state,
+            repeating: raw.retransmits > 0 || raw.probes > 0 || raw.backoff > 0,
+        }),
+        0 => Err(io::ErrorKind::Unsupported.into()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd;
+    use std::time::{Duration, Instant};
+
+    #[test]
+    fn it_counts_what_goes_and_what_comes() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut there, _) = listener.accept().unwrap();
+        here.write_all(&[1; 1000]).unwrap();
+        there.write_all(&[2; 77]).unwrap();
+        there.read_exact(&mut [0; 1000]).unwrap();
+        here.read_exact(&mut [0; 77]).unwrap();
+        let deadline = Instant::now() + Duration::from_secs(5);
+        loop {
+            let info = read(here.as_fd()).unwrap();
+            assert_eq!((info.state, info.counters.received), (1, 77));
+            // The SYN counts as one byte.
+            if info.counters.acked == 1001 {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{info:?}");
+        }
+    }
+}

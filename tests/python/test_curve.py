@@ -1,0 +1,68 @@
+"""CURVE through the C functions, against pyzmq, which brings a libzmq of its own."""
+
+import errno
+
+import pytest
+import zmq
+
+from sharing import kv, manager  # noqa: F401: fixtures are found by name
+
+
+def keys():
+    """A public and a secret key."""
+    public, secret = zmq.curve_keypair()
+    return public.decode(), secret.decode()
+
+
+def options(server, client):
+    return {"curve_server_key": server[0], "curve_public_key": client[0], "curve_secret_key": client[1]}
+
+
+def test_messages_arrive_byte_for_byte(kv, manager, peer):
+    server, client = keys(), keys()
+    receiver = peer("--keep", "--curve-secret", server[1])
+    conn = kv.connect(receiver.endpoint, options(server, client), wait_ms=5000, manager=manager)
+    messages = [[b""], [b"a\0b", b"", b"x" * 300], [b"s" * 512 * 1024, b"end"]]
+    for message in messages:
+        kv.send(conn, message)
+    receiver.expect(len(messages))
+    assert receiver.messages() == messages
+
+
+def test_a_lost_connection_is_never_dialled_plain(kv, manager, peer):
+    server, client = keys(), keys()
+    kv.configure({"backoff_ms": 1, "backoff_max_ms": 1}, manager=manager)
+    receiver = peer("--curve-secret", server[1])
+    endpoint = f"tcp://127.0.0.1:{receiver.port}"
+    kv.connect(endpoint, options(server, client), wait_ms=5000, manager=manager)
+    receiver.kill()
+    plain = peer("--keep", bind=endpoint)
+    failures = 0
+    while failures < 5:
+        with pytest.raises(kv.Error) as caught:
+            kv.send_to(endpoint, [b"secret"], manager=manager)
+        failures += caught.value.os_errno == errno.EACCES
+    assert plain.report()["messages"] == 0
+
+
+def test_require_curve(kv, manager, wrong_peer):
+    mute = wrong_peer("mute")
+    kv.configure({"require_curve": 1}, manager=manager)
+    for call in (
+        lambda: kv.connect(mute.endpoint, wait_ms=1000, manager=manager),
+        lambda: kv.send_to(mute.endpoint, [b"secret"], manager=manager),
+    ):
+        with pytest.raises(kv.Error, match="require_curve"):
+            call()
+    assert mute.connections == 0
+
+
+def test_no_error_repeats_a_key(kv, manager):
+    server, client = keys(), keys()
+    mixed_up = dict(options(server, client), curve_public_key=client[1], curve_secret_key=client[0])
+    bad = [mixed_up] + [dict(options(server, client), **{name: client[1] + "x"}) for name in mixed_up]
+    for settings in bad:
+        with pytest.raises(kv.Error) as caught:
+            kv.connect("tcp://127.0.0.1:9", settings, manager=manager)
+        text = f"{caught.value} {caught.value!r}"
+        assert "curve_" in text and client[1][:12] not in text and client[1][12:24] not in text, text
