@@ -42,6 +42,9 @@
  * - request: the caller's 64-bit id of work in flight on a node.
  * - sequence: the number of a message on its connection: 1, 2, 3 …
  * - accepted: libzmq has taken the message. It is not delivered yet.
+ * - acknowledged: the peer's kernel has acknowledged every byte of the message (TCP).
+ * - unacknowledged: accepted, and not acknowledged when the connection ended: the peer may have got it in the last round trip,
+ *   or not. Sending it again gives at-least-once.
  * - fence: an endpoint that must not be dialled until it is connected or registered again.
  * - manager: an independent set of endpoints, nodes, fences, events and settings.
  *
@@ -95,6 +98,16 @@
  *
  * kvconn_send on a connection id is for what depends on what this peer got before (metadata after its registration): it
  * never reaches another life of the peer. kvconn_send_to on an endpoint is for messages that stand alone (status, abort).
+ *
+ * What arrived
+ * ------------
+ *
+ * When a connection ends, kvconn says which sequence was the last acknowledged; what lies between that and the last accepted
+ * is unacknowledged and can be sent again. Every message up to acknowledged was in the peer's kernel, and a peer that goes on
+ * reading has it, as long as the connection ended by FIN (KVCONN_ENDED_FIN); after a reset or a timeout, or when the peer is
+ * killed before reading, what its kernel held may be gone: ended_by says how the connection ended. After kvconn's own
+ * disconnect the kernel may still deliver unacknowledged bytes late. Where nobody can tell (ipc), the count is KVCONN_UNKNOWN.
+ * kvconn_flush waits until messages are acknowledged.
  *
  * When an endpoint is dialled
  * ---------------------------
