@@ -182,6 +182,11 @@ def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     return conn.value, sequence.value
 
 
+def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
+    """Waits until the peer's kernel has acknowledged up to this message (0: all so far); returns the last one it has."""
+    return _get("kvconn_flush", ctypes.c_uint64, conn, sequence, timeout_ms)
+
+
 # ---- Nodes and failures ----------------------------------------------------------------------------------------------
 
 
@@ -190,6 +195,7 @@ class FailedEndpoint(NamedTuple):
     conn: int
     spared: bool
     accepted: int
+    acknowledged: int
 
 
 class Failure(NamedTuple):
@@ -217,7 +223,7 @@ def _failure(pointer):
             _lib.kvconn_failure_name(pointer).decode(),
             _lib.kvconn_failure_reason(pointer).decode(),
             _lib.kvconn_failure_time_ms(pointer),
-            [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted) for e in endpoints],
+            [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted, e.acknowledged) for e in endpoints],
             _list("kvconn_failure_requests", ctypes.c_uint64, pointer),
         )
     finally:

@@ -216,3 +216,17 @@ def test_the_log_and_the_descriptions_are_text(kv, manager, peer, tmp_path, wait
     count = len(lines)
     kv.send_to(receiver.endpoint, [b"x"], timeout_ms=5000, manager=manager)
     assert len(lines) == count, "the log goes on after it was ended"
+
+
+def test_flush_tells_what_the_peers_kernel_has(kv, manager, peer):
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    for _ in range(100):
+        kv.send(conn, [b"room", b"x" * 1000])
+    assert kv.flush(conn, timeout_ms=5000) == 100
+    assert kv.connection_info(conn)["acknowledged"] == 100
+    with pytest.raises(kv.Invalid):
+        kv.flush(conn, 101)
+    receiver.kill()
+    event = events_until(kv, manager, kv.EVENT_PEER_LOST)[-1]
+    assert event["count"] == event["acknowledged"] == 100
