@@ -18,16 +18,21 @@ impl Manager {
     /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:
     /// until it is READY or has failed. On TIMEOUT the dial goes on and the error names the connection.
     pub fn connect(self: &Arc<Self>, endpoint: &str, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
-        let begun = Instant::now();
         let endpoint = self.endpoint(endpoint)?;
         if let Some(options) = options {
             options.only(&[Reach::Connection, Reach::Call], "kvconn_connect").map_err(|e| e.at(&endpoint))?;
         }
+        // What ends a manager ends it for all endpoints; this call is about one.
+        self.connect_to(&endpoint, options, wait).map_err(|e| if e.endpoint.is_empty() { e.at(&endpoint) } else { e })
+    }
+
+    fn connect_to(self: &Arc<Self>, endpoint: &Endpoint, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
+        let begun = Instant::now();
         let retry = options.is_some_and(|options| options.flag(Key::ConnectRetry));
         let mut asker = Asker::Connect(options);
         let mut deadline = None;
         loop {
-            let tried = self.obtain(&endpoint, asker).and_then(|conn| {
+            let tried = self.obtain(endpoint, asker).and_then(|conn| {
                 // The default: as long as one dial can take.
                 let values = conn.values();
                 let one_dial = values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs);
@@ -45,7 +50,7 @@ impl Manager {
             // One dial for each step. From here on a new fence means: do not go on.
             asker = Asker::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
-            self.wait_for_step(&endpoint, asker, deadline, &error)?;
+            self.wait_for_step(endpoint, asker, deadline, &error)?;
         }
     }
 
