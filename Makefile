@@ -31,7 +31,7 @@ export KVCONN_C_EXAMPLES := $(TARGET)/examples_c
 CARGO := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cargo
 
 # cargo-nextest runs every test in a process of its own; plain `cargo test` must pass as well.
-CARGO_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run || echo test)
+CARGO_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run --no-fail-fast || echo test --no-fail-fast)
 SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 
 ##@ Everyday

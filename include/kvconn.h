@@ -491,7 +491,8 @@ kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m,
  * reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
  *
  * @param m        the manager.
- * @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
+ *     waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
  * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
@@ -507,7 +508,8 @@ kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
  * KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
  * who else uses kvconn. A program may also just exit.
  *
- * @param flush_ms how long connections may still send what was accepted; then the rest is dropped.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
+ *     waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
  * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
@@ -1235,7 +1237,10 @@ void kvconn_failure_free(kvconn_failure_t *failure);
 #define KVCONN_EVENT_PEER_LOST 3
 /** Ending: this process ended the connection. */
 #define KVCONN_EVENT_DISCONNECTED 4
-/** A connection is full and has made no progress for stall_ms. */
+/**
+ * Nothing of what is on the way to the peer has been acknowledged for stall_ms; there may still be room (ipc: the queue is
+ * full).
+ */
 #define KVCONN_EVENT_STALLED 6
 /** A stalled connection makes progress again. */
 #define KVCONN_EVENT_RECOVERED 7

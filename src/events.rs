@@ -37,7 +37,8 @@ pub enum EventKind {
     PeerLost = 3,
     /// Ending: this process ended the connection.
     Disconnected = 4,
-    /// A connection is full and has made no progress for `stall_ms`.
+    /// Nothing of what is on the way to the peer has been acknowledged for `stall_ms`; there may still be room (ipc: the queue is
+    /// full).
     Stalled = 6,
     /// A stalled connection makes progress again.
     Recovered = 7,

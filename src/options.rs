@@ -150,7 +150,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::SendHwm, "send_hwm", Reach::Connection, (1, 10_000_000, "messages"), 1000,
         "How many messages libzmq queues for one connection. Once full, the queue opens again when half of it has left."),
     number(Key::StallMs, "stall_ms", Reach::Connection, (1, DAY_MS, "ms"), 1000,
-        "A full connection that makes no progress for this long raises the event STALLED."),
+        "When nothing of what is on the way to a peer has been acknowledged for this long (ipc: the queue is full and stays so), the event STALLED is raised."),
     number(Key::BackoffMs, "backoff_ms", Reach::Manager, (1, DAY_MS, "ms"), 100,
         "The first backoff step after a failed dial. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
     number(Key::BackoffMaxMs, "backoff_max_ms", Reach::Manager, (1, DAY_MS, "ms"), 2000,

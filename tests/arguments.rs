@@ -129,7 +129,9 @@ fn kind(function: &str, text: &str) -> Parameter {
         // What is read.
         ("const kvconn_options_t *", "options") => {
             let required = function == "kvconn_configure";
-            simple("good_options()", each(if required { INVALID } else { ANY }, &["NULL"]))
+            let mut others = each(if required { INVALID } else { ANY }, &["NULL"]);
+            others.push(Value("(const kvconn_options_t *)(void *)1".into(), INVALID));
+            simple("good_options()", others)
         }
         ("kvconn_options_t *", "options") if function == "kvconn_options_free" => simple("NULL", vec![]),
         ("kvconn_options_t *", "options") => simple("good_options()", each(INVALID, &["NULL"])),

@@ -127,7 +127,7 @@ pub unsafe extern "C" fn kvconn_connect(
         conn.required()?;
         let (endpoint, wait) = (endpoint.required()?, timeout("wait_ms", wait_ms)?);
         let manager = process()?.manager(ManagerId(m))?;
-        match manager.connect(endpoint, options.optional(), wait) {
+        match manager.connect(endpoint, options.optional()?, wait) {
             Ok(id) => {
                 conn.set(id.0);
                 Ok(())

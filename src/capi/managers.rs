@@ -27,7 +27,7 @@ pub unsafe extern "C" fn kvconn_manager_create(
         unsafe { (OptionsIn::new(options), Out::new("manager", manager), ErrorOut::new(error)) };
     error.guard(|| {
         manager.required()?;
-        manager.set(process()?.create_manager(options.optional())?.0);
+        manager.set(process()?.create_manager(options.optional()?)?.0);
         Ok(())
     })
 }
@@ -62,7 +62,8 @@ pub unsafe extern "C" fn kvconn_manager_destroy(
 /// reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
 ///
 /// @param m        the manager.
-/// @param flush_ms how long its connections may still send what was accepted; then the rest is dropped.
+/// @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
+///     waited for, and KVCONN_OK says nothing about what arrived.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
 /// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
@@ -86,7 +87,8 @@ pub unsafe extern "C" fn kvconn_disconnect_all(
 /// KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
 /// who else uses kvconn. A program may also just exit.
 ///
-/// @param flush_ms how long connections may still send what was accepted; then the rest is dropped.
+/// @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
+///     waited for, and KVCONN_OK says nothing about what arrived.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
 /// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.

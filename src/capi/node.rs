@@ -177,7 +177,7 @@ pub unsafe extern "C" fn kvconn_node_add_endpoints(
     error.guard(|| {
         // SAFETY: each is a C string or NULL, as the parameter says.
         let endpoints = unsafe { texts(&endpoints) }?;
-        process()?.node(NodeId(node))?.node_add_endpoints(NodeId(node), &endpoints, options.optional())
+        process()?.node(NodeId(node))?.node_add_endpoints(NodeId(node), &endpoints, options.optional()?)
     })
 }
 

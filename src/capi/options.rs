@@ -27,23 +27,25 @@ pub struct kvconn_options_t {
 }
 
 /// A set of options that the caller gives, or NULL.
-#[derive(Clone, Copy)]
-pub(super) struct OptionsIn<'a>(Option<&'a kvconn_options_t>);
+pub(super) struct OptionsIn<'a>(Result<Option<&'a kvconn_options_t>>);
 
 impl<'a> OptionsIn<'a> {
     /// # Safety
-    /// `options` is NULL, or from [`kvconn_options_new`] and neither changed nor freed during `'a`.
+    /// `options` is NULL, not aligned, or from [`kvconn_options_new`] and neither changed nor freed during `'a`.
     pub(super) unsafe fn new(options: *const kvconn_options_t) -> OptionsIn<'a> {
-        // SAFETY: the same contract; a pointer that kvconn_options_new gave is aligned.
-        OptionsIn(unsafe { options.as_ref() })
+        if !options.is_aligned() {
+            return OptionsIn(Err(Error::invalid("options is not aligned for its type")));
+        }
+        // SAFETY: the same contract, and it is aligned.
+        OptionsIn(Ok(unsafe { options.as_ref() }))
     }
 
-    pub(super) fn optional(self) -> Option<&'a Options> {
-        self.0.map(|o| &o.options)
+    pub(super) fn optional(self) -> Result<Option<&'a Options>> {
+        Ok(self.0?.map(|o| &o.options))
     }
 
     fn required(self) -> Result<&'a Options> {
-        self.optional().ok_or_else(|| Error::invalid("options is NULL"))
+        self.optional()?.ok_or_else(|| Error::invalid("options is NULL"))
     }
 }
 

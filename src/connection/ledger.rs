@@ -16,8 +16,6 @@ const SENT_BEFORE_CURVE: u64 = 553;
 const RECEIVED_BEFORE_NULL: u64 = 92;
 const RECEIVED_BEFORE_CURVE: u64 = 286;
 
-/// What a libzmq peer's PING takes.
-const PING: u64 = 9;
 /// When the list of lengths is first shortened, in bytes.
 const TRIM_FIRST: usize = 64 * 1024;
 
@@ -31,6 +29,14 @@ pub(crate) enum Mechanism {
 }
 
 impl Mechanism {
+    /// What a libzmq peer's PING takes on the wire.
+    fn ping(self) -> u64 {
+        match self {
+            Mechanism::Null => 9,
+            Mechanism::Curve => 42,
+        }
+    }
+
     /// Bytes on the wire of a frame with so many bytes.
     pub(crate) fn frame(self, bytes: u64) -> u64 {
         /// Command name, nonce, authenticator and flags around every encrypted frame.
@@ -82,7 +88,7 @@ impl Ledger {
             Mechanism::Curve => RECEIVED_BEFORE_CURVE,
         };
         // A PING may be among them already; what is no whole number of PINGs is another stack's longer handshake.
-        let pings = received >= usual && (received - usual).is_multiple_of(PING);
+        let pings = received >= usual && (received - usual).is_multiple_of(mechanism.ping());
         Ledger {
             mechanism,
             received_before: if pings { usual } else { received },
@@ -149,13 +155,12 @@ impl Ledger {
         true
     }
 
-    /// How many bytes of PONG we answered, at the most, to what the peer sent beyond its handshake. A PONG is never
-    /// longer than its PING; libzmq's PING has 9 bytes and draws a PONG of 7. The peer's FIN counts as one byte more.
+    /// How many bytes of PONG we answered to what the peer sent beyond its handshake: libzmq's PINGs, or else at the most
+    /// as many, for a PONG is two bytes shorter than its PING. The peer's FIN counts as one byte more.
     fn pongs(&self, extra: u64) -> u64 {
-        const PONG: u64 = 7;
-        match (self.mechanism, extra % PING) {
-            (Mechanism::Null, 0 | 1) => extra / PING * PONG,
-            (Mechanism::Curve, _) if extra == 1 => 0,
+        let ping = self.mechanism.ping();
+        match extra % ping {
+            0 | 1 => extra / ping * (ping - 2),
             _ => extra,
         }
     }
@@ -211,6 +216,17 @@ mod tests {
             ledger.acknowledged()
         };
         assert_eq!([92, 93, 102, 103, 402, 403, 404, 103].map(&mut look), [0, 0, 0, 1, 1, 2, 2, 2]);
+    }
+
+    #[test]
+    fn encrypted_pongs_are_taken_off_as_well() {
+        let mut ledger = Ledger::new(Mechanism::Curve, RECEIVED_BEFORE_CURVE);
+        ledger.accept(100);
+        let received = RECEIVED_BEFORE_CURVE + 7 * 42;
+        ledger.observe(Counters { acked: SENT_BEFORE_CURVE + 7 * 40 + 99, received });
+        assert_eq!(ledger.acknowledged(), 0);
+        ledger.observe(Counters { acked: SENT_BEFORE_CURVE + 7 * 40 + 100, received });
+        assert_eq!(ledger.acknowledged(), 1);
     }
 
     #[test]
