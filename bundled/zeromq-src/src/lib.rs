@@ -115,7 +115,7 @@ struct Correction {
     header: Option<(&'static str, &'static str)>,
     /// Texts that stand before the place, in this order.
     before: &'static [&'static str],
-    /// The assertion (or what else marks the place), and what takes its place.
+    /// The assertion, and what takes its place.
     assertion: &'static str,
     instead: &'static str,
 }
@@ -147,15 +147,6 @@ const CORRECTIONS: &[Correction] = &[
         before: &["crypto_box_beforenm (cn_precom_"],
         assertion: "zmq_assert (rc == 0);",
         instead: "if (rc != 0) { errno = EPROTO; return -1; }",
-    },
-    // A peer's PING is shorter than its fixed part. libzmq would take the negative rest for a context of the longest
-    // kind, and answer with bytes of our memory.
-    Correction {
-        file: "zmtp_engine",
-        header: None,
-        before: &["::process_heartbeat_message (", "uint16_t remote_heartbeat_ttl;"],
-        assertion: "// Get the remote heartbeat TTL to setup the timer",
-        instead: "if (msg_->size () < ping_ttl_len) { errno = EPROTO; return -1; }",
     },
 ];
 
