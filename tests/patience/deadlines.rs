@@ -10,24 +10,25 @@ use kvconn::error::Status;
 use kvconn::manager::Timeout;
 
 use crate::common::engine::{LARGE, after, message, narrow_peer, send, status_of, text};
-use crate::common::{Engine, Peer, PeerOptions, ms, soak_time, within};
+use crate::common::load::{Stopwatch, within};
+use crate::common::{Engine, Peer, PeerOptions, ms, soak_time};
 
 const LONG: Duration = Duration::from_secs(20);
-/// The guarantee is 20 ms; a loaded machine of two cores adds what it likes.
+/// The guarantee is 20 ms.
 const LATE: Duration = ms(100);
 
 /// A send on a full queue; how long it took. STALLED may come before the deadline, TIMEOUT not.
 #[track_caller]
 fn fails_in_time(conn: &Arc<Connection>, timeout: Duration) -> Duration {
-    let begun = Instant::now();
+    let watch = Stopwatch::start();
     let error = send(conn, &[LARGE], timeout).expect_err("the queue is full");
-    let took = begun.elapsed();
+    let took = watch.elapsed();
+    watch.at_most(timeout + LATE, "a send on a full queue");
     match error.status {
         Status::Timeout => assert!(took >= timeout, "TIMEOUT after {took:?} of {timeout:?}"),
         Status::Stalled => assert!(!timeout.is_zero(), "{error:?}"),
         _ => panic!("{error:?}"),
     }
-    assert!(took <= timeout + LATE, "{:?} after {took:?} of {timeout:?}", error.status);
     took
 }
 
@@ -36,7 +37,6 @@ fn deadlines_on_a_full_queue_are_kept_at_the_head_and_behind_it() {
     let peer = narrow_peer(1);
     let engine = Engine::with(&[("send_hwm", "4"), ("send_timeout_ms", "150")]);
     let conn = engine.ready(peer.endpoint());
-    let begun = Instant::now();
     for timeout in [ms(0), ms(1), ms(10), ms(150), ms(1000)] {
         // A little progress, so that nobody is refused for the time before.
         peer.resume();
@@ -63,7 +63,6 @@ fn deadlines_on_a_full_queue_are_kept_at_the_head_and_behind_it() {
     let forever = std::thread::spawn(move || send(&sender, &[LARGE], Duration::MAX));
     peer.resume();
     forever.join().unwrap().expect("the peer reads again");
-    assert!(begun.elapsed() < Duration::from_secs(60));
 }
 
 #[test]
@@ -85,11 +84,10 @@ fn deadlines_before_ready_are_kept_at_the_head_and_behind_it() {
     // Together with the dial, in one deadline.
     let other = Peer::any();
     other.stop();
-    let begun = Instant::now();
+    let watch = Stopwatch::start();
     let result = engine.manager().send_to(other.endpoint(), &mut || message(&[b"x"]), after(ms(200)));
     assert_eq!(status_of(&result), Status::Timeout);
-    let took = begun.elapsed();
-    assert!(took >= ms(200) && took <= ms(200) + LATE, "after {took:?}");
+    watch.between(ms(200), ms(200) + LATE, "a send_to a peer that does not shake hands");
 }
 
 /// One sender's life: with every kind of timeout in turn. Returns the texts that were accepted.
@@ -102,10 +100,9 @@ fn sender(conn: &Arc<Connection>, thread: u64, stop: &AtomicBool) -> (BTreeSet<S
         }
         let text = format!("{thread} {number}");
         let timeout = [ms(0), ms(1), ms(3), ms(20), ms(100)][((number + thread) % 5) as usize];
-        let begun = Instant::now();
+        let watch = Stopwatch::start();
         let result = send(conn, &[text.as_bytes(), &LARGE[..2000]], timeout);
-        let took = begun.elapsed();
-        assert!(took <= timeout + LATE, "{:?} after {took:?} of {timeout:?}", status_of(&result));
+        watch.at_most(timeout + LATE, "a send");
         match status_of(&result) {
             Status::Ok => _ = accepted.insert(text),
             Status::Timeout | Status::Stalled => {

@@ -10,7 +10,7 @@ use kvconn::ids::ConnId;
 use kvconn::message::Message;
 
 use super::tagged::{Tag, check_whole_and_in_order};
-use crate::common::engine::{after, connection, refused, send, status_of, wait_ended};
+use crate::common::engine::{after, connection, own_address, refused, send, status_of, wait_ended};
 use crate::common::{Engine, Peer, PeerOptions, ms, soak_time};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -49,7 +49,8 @@ fn sender(engine: &Engine, endpoint: &str, thread: u64, stop: &AtomicBool, accep
 #[test]
 fn no_life_gets_a_cut_message_or_one_of_another_life_stress() {
     const THREADS: u64 = 4;
-    let mut peer = Peer::with(PeerOptions { rcvhwm: 20, rcvbuf: 16_384, ..PeerOptions::default() });
+    let bind = format!("tcp://{}:0", own_address());
+    let mut peer = Peer::with(PeerOptions { bind, rcvhwm: 20, rcvbuf: 16_384, ..PeerOptions::default() });
     // More than HWM frames are in the queue, so that a message is often half handed over.
     let engine = Engine::with(&[("send_hwm", "30"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let endpoint = peer.endpoint().to_string();
@@ -103,7 +104,7 @@ fn no_life_gets_a_cut_message_or_one_of_another_life_stress() {
 #[test]
 fn a_message_whose_pipe_dies_between_two_frames_is_refused_and_so_is_all_that_follows() {
     const FRAMES: usize = 20_000;
-    let mut peer = Peer::any();
+    let mut peer = Peer::bind(&format!("tcp://{}:0", own_address()));
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let begun = Instant::now();
     let (mut lives, mut broken) = (0, 0);

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use kvconn::connection::Connection;
 use kvconn::error::{Result, Status};
 
-use crate::common::engine::{after, connection, send};
+use crate::common::engine::{after, connection, own_address, send};
 use crate::common::load::Stopwatch;
 use crate::common::{
     Descriptors, Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, soak_time, threads, wait_until,
@@ -187,7 +187,8 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     if OwnProcess::new(test_name!()).limit(limit).parent() {
         return;
     }
-    let small = PeerOptions { rcvhwm: 10, rcvbuf: 16_384, log: false, ..PeerOptions::default() };
+    let bind = format!("tcp://{}:0", own_address());
+    let small = PeerOptions { bind, rcvhwm: 10, rcvbuf: 16_384, log: false, ..PeerOptions::default() };
     let peers: Vec<Peer> = (0..PEERS).map(|_| Peer::with(small.clone())).collect();
     let endpoints: Vec<String> = peers.iter().map(|peer| peer.endpoint().to_string()).collect();
     let settings = [("send_hwm", "50"), ("backoff_ms", "5"), ("backoff_max_ms", "20"), ("handshake_timeout_ms", "500")];
