@@ -62,6 +62,8 @@ struct Pipe<const FAIR: bool> {
     world: Arc<World>,
     room: usize,
     ready: bool,
+    /// Nothing new passes; the socket is still needed.
+    draining: bool,
     ended: bool,
     /// The pipe breaks at the next message.
     brittle: bool,
@@ -124,7 +126,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     }
 
     fn refusal(&self) -> Option<Why> {
-        (self.ended || self.dead).then_some(Why::Ended)
+        (self.draining || self.ended || self.dead).then_some(Why::Ended)
     }
 
     fn bell(&mut self) -> ModelBell {
@@ -135,7 +137,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
 
     fn release(&mut self) {
         assert_eq!(Arc::strong_count(&self.bells), 1, "the socket is given up under a thread that polls");
-        self.socket = false;
+        self.socket &= !self.ended && !self.dead;
     }
 }
 
@@ -195,6 +197,7 @@ impl<const FAIR: bool> Model<FAIR> {
             world: world.clone(),
             room,
             ready: true,
+            draining: false,
             ended: false,
             brittle: false,
             dead: false,
@@ -264,6 +267,13 @@ impl<const FAIR: bool> Model<FAIR> {
         let mut pipe = self.gate.lock();
         pipe.ready = true;
         pipe.wake_head();
+    }
+
+    /// As the manager does before it flushes a connection that it will end.
+    fn drain(&self) {
+        let mut pipe = self.gate.lock();
+        pipe.draining = true;
+        pipe.refuse().ring();
     }
 
     /// As the manager ends a connection.

@@ -132,6 +132,34 @@ fn the_end_releases_who_waits_for_ready() {
 }
 
 #[test]
+fn an_end_that_is_announced_releases_everybody_before_it_comes() {
+    fn model<const FAIR: bool>(ready: bool) {
+        let model = Model::<FAIR>::with(0, |pipe| pipe.ready = ready);
+        let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
+        model.drain();
+        assert_eq!(join(triers), [Err(Why::Ended); 2]);
+        model.check(0, true);
+        model.close();
+        model.check(0, false);
+    }
+    explore(|| model::<false>(true));
+    explore(|| model::<true>(true));
+    explore(|| model::<false>(false));
+}
+
+#[test]
+fn an_end_that_is_announced_may_come_at_once() {
+    explore(|| {
+        let model = Model::<true>::new(0);
+        let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
+        model.drain();
+        model.close();
+        assert_eq!(join(triers), [Err(Why::Ended); 2]);
+        model.check(0, false);
+    });
+}
+
+#[test]
 fn the_end_meets_one_who_gives_up() {
     explore_bounded(|| {
         let model = Model::<true>::new(0);
