@@ -9,7 +9,9 @@ use common::engine::{
     LARGE, after, canonical, narrow_peer, own_address, refused, send, status_of, wait_ended, waiting_senders,
 };
 use common::load::within;
-use common::{Engine, OwnProcess, Peer, PeerOptions, closed_port, ms, open_descriptors, wait_until};
+use common::{
+    Engine, OwnProcess, Peer, PeerOptions, closed_port, descriptors_at_rest, held_descriptors, ms, wait_until,
+};
 use kvconn::connection::Connection;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
@@ -48,8 +50,7 @@ fn five_senders_blocked_on_a_stopped_peer_are_released_by_whoever_ends_the_conne
     // libzmq and the threads are there from now on.
     let peer = Peer::any();
     engine.ready(peer.endpoint()).disconnect().unwrap();
-    wait_until("the first connection is closed", LONG, || open_descriptors().tcp == 0);
-    let before = open_descriptors();
+    let before = descriptors_at_rest();
 
     for (call, status, end) in ENDS {
         let peer = narrow_peer(1);
@@ -74,10 +75,7 @@ fn five_senders_blocked_on_a_stopped_peer_are_released_by_whoever_ends_the_conne
         refused(within(AT_ONCE, "a late send", || send(&conn, &[LARGE], LONG)), status);
 
         peer.resume();
-        wait_until("every descriptor is given back", LONG, || {
-            let now = open_descriptors();
-            (now.tcp, now.eventfd, now.epoll) == (before.tcp, before.eventfd, before.epoll)
-        });
+        wait_until("every descriptor is given back", LONG, || held_descriptors() == before);
         // The peer may have got what was accepted, or less; nothing that was refused.
         peer.wait_for("it has seen the end", LONG, |totals| totals.disconnected == 1);
         let received = peer.received();

@@ -21,7 +21,9 @@ pub use engine::Engine;
 pub use namespace::Namespace;
 pub use own_process::{OwnProcess, test_path};
 pub use peer::{Message, Peer, PeerOptions, Received};
-pub use probe::{Descriptors, open_descriptors, processor_time, resident_bytes, threads};
+pub use probe::{
+    Descriptors, descriptors_at_rest, held_descriptors, open_descriptors, processor_time, resident_bytes, threads,
+};
 pub use traffic::{TcpTraffic, tcp_traffic};
 pub use wrong_peer::{ClosedPort, WrongPeer, closed_port};
 

@@ -1,6 +1,6 @@
 //! What this process holds: descriptors by kind, threads by name, memory, processor time.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Open descriptors by kind. Other tests of the same process are counted too: compare counts only in a process of
 /// your own (`OwnProcess`, or cargo-nextest).
@@ -19,6 +19,26 @@ impl Descriptors {
     pub fn total(&self) -> usize {
         self.tcp + self.unix + self.other_sockets + self.eventfd + self.epoll + self.pipe + self.other
     }
+}
+
+/// What libzmq and kvconn hold, without what only the harness has: pipes, Unix sockets, files. (A peer at an ipc
+/// endpoint is not seen here.)
+pub fn held_descriptors() -> Descriptors {
+    Descriptors { unix: 0, pipe: 0, other: 0, ..open_descriptors() }
+}
+
+/// The same when it has not changed for a while: libzmq's reaper gives the last descriptors of a connection back some
+/// time after TCP's.
+pub fn descriptors_at_rest() -> Descriptors {
+    let (mut last, mut since) = (held_descriptors(), Instant::now());
+    while since.elapsed() < Duration::from_millis(300) {
+        std::thread::sleep(Duration::from_millis(5));
+        let now = held_descriptors();
+        if now != last {
+            (last, since) = (now, Instant::now());
+        }
+    }
+    last
 }
 
 /// Counts the descriptors of this process, without the one the counting itself needs.

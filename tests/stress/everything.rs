@@ -11,7 +11,7 @@ use kvconn::error::{Result, Status};
 use crate::common::engine::{after, connection, own_address, send};
 use crate::common::load::Stopwatch;
 use crate::common::{
-    Descriptors, Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, soak_time, threads, wait_until,
+    Engine, OwnProcess, Peer, PeerOptions, descriptors_at_rest, held_descriptors, ms, soak_time, threads, wait_until,
 };
 use crate::test_name;
 
@@ -163,23 +163,6 @@ fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
     }
 }
 
-/// What libzmq and kvconn hold; not the harness' pipes.
-fn held() -> Descriptors {
-    Descriptors { unix: 0, pipe: 0, other: 0, ..open_descriptors() }
-}
-
-/// The same when it has not changed for a while.
-fn at_rest() -> Descriptors {
-    let (mut last, mut since) = (held(), Instant::now());
-    while since.elapsed() < ms(300) {
-        std::thread::sleep(ms(5));
-        if held() != last {
-            (last, since) = (held(), Instant::now());
-        }
-    }
-    last
-}
-
 /// The last word: a minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
 #[test]
 fn everything_at_once_leaves_nothing_behind_stress() {
@@ -195,8 +178,7 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     let engine = Engine::with(&settings);
     engine.ready(&endpoints[0]).disconnect().unwrap();
     Stopwatch::start(); // whose thread is there from now on
-    // Its last descriptors are closed by libzmq's reaper, some time after TCP's.
-    let descriptors_before = at_rest();
+    let descriptors_before = descriptors_at_rest();
     let threads_before = threads();
 
     let (peers, stop) = (Mutex::new(peers), AtomicBool::new(false));
@@ -237,13 +219,15 @@ fn everything_at_once_leaves_nothing_behind_stress() {
 
     // What is live now is all that is open, libzmq's descriptor and ours of each. A connection that once had to wait has
     // an eventfd more.
-    wait_until("the sockets of ended connections are closed", LONG, || held().tcp == 2 * engine.connections().len());
+    wait_until("the sockets of ended connections are closed", LONG, || {
+        held_descriptors().tcp == 2 * engine.connections().len()
+    });
     let rescues: u64 = engine.connections().into_iter().map(|id| connection(id).info().rescues).sum();
     assert_eq!(rescues, 0);
     engine.disconnect_all(after(LONG)).expect("all closed");
     let closed = Instant::now();
-    while held() != descriptors_before {
-        assert!(closed.elapsed() < LONG, "open are {:?}; {descriptors_before:?} were before", held());
+    while held_descriptors() != descriptors_before {
+        assert!(closed.elapsed() < LONG, "open are {:?}; {descriptors_before:?} were before", held_descriptors());
         std::thread::sleep(ms(5));
     }
     // Five descriptors for each live connection, and nothing else.
@@ -253,7 +237,7 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         engine.send_to(endpoint, &[b"x"], LONG).expect("a healthy peer");
     }
     assert_eq!(engine.connections().len(), PEERS);
-    let now = held();
+    let now = held_descriptors();
     assert_eq!(now.total(), descriptors_before.total() + 5 * PEERS, "{now:?} after {descriptors_before:?}");
     wait_until("no thread is left", LONG, || threads() == threads_before);
 }
