@@ -58,6 +58,9 @@ pub enum Status {
     Shutdown = -13,
     Internal = -14,
     Unsupported = -15,
+    Partial = -16,
+    WouldDeadlock = -17,
+    Evicted = -18,
 }
 
 /// One row of the table of statuses.
@@ -139,6 +142,15 @@ pub const STATUSES: &[StatusRow] = &[
     row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false,
         "This cannot be done here: on this kind of endpoint, with these options, or on this platform.",
         "Do without it; the text says what is missing."),
+    row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
+        "Some items of a batch were not accepted.",
+        "Look at the status of each item, and treat it as that of a single send."),
+    row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false,
+        "The call would wait for its own thread: a release waits for what is released after it.",
+        "Return from the release first, or wait on another thread."),
+    row(Status::Evicted, "KVCONN_EVICTED", Scope::Peer, true,
+        "The connection was idle, with everything acknowledged, and was closed to save its descriptors.",
+        "Connect again: nothing is fenced, and nothing was lost."),
 ];
 
 impl Status {

@@ -47,7 +47,7 @@ unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize
 }
 
 /// The frames of a message that the caller gives, in one of two forms.
-enum Frames<'a> {
+pub(super) enum Frames<'a> {
     /// One pointer and size for each.
     Apart(Array<'a, kvconn_frame_t>),
     /// One behind the other.
@@ -57,7 +57,7 @@ enum Frames<'a> {
 impl<'a> Frames<'a> {
     /// # Safety
     /// The array is as for [`Array::new`], and the data of each frame is NULL or may be read for its size.
-    unsafe fn apart(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
+    pub(super) unsafe fn apart(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
         // SAFETY: the same contract.
         Frames::Apart(unsafe { Array::new("frames", frames, count) })
     }
@@ -72,14 +72,7 @@ impl<'a> Frames<'a> {
     /// Refuses what cannot be a message. What it returns makes the copy, when the core asks for it.
     fn check(self) -> Result<impl FnMut() -> Result<Message> + 'a> {
         let checked = match self {
-            Frames::Apart(frames) => {
-                let frames = some(frames.get(MAX_FRAMES)?)?;
-                for (i, frame) in frames.iter().enumerate() {
-                    // SAFETY: each frame's data is as `apart` was promised.
-                    unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
-                }
-                Checked::Apart(frames)
-            }
+            Frames::Apart(_) => Checked::Apart(self.checked()?),
             Frames::Packed(buffer, sizes) => {
                 let sizes = some(sizes.get(MAX_FRAMES)?)?;
                 // Cannot overflow: 65,536 sizes of 32 bits.
@@ -89,6 +82,17 @@ impl<'a> Frames<'a> {
             }
         };
         Ok(move || checked.copy())
+    }
+
+    /// The frames, each of which has its data. None of packed ones.
+    pub(super) fn checked(self) -> Result<&'a [kvconn_frame_t]> {
+        let Frames::Apart(frames) = self else { return Ok(&[]) };
+        let frames = some(frames.get(MAX_FRAMES)?)?;
+        for (i, frame) in frames.iter().enumerate() {
+            // SAFETY: each frame's data is as `apart` was promised.
+            unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
+        }
+        Ok(frames)
     }
 }
 
@@ -141,7 +145,8 @@ impl Checked<'_> {
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
 /// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          there is no memory for the message.
+/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send(
@@ -177,7 +182,8 @@ pub unsafe extern "C" fn kvconn_send(
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
 /// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          there is no memory for the message.
+/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed(
@@ -225,7 +231,8 @@ fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
 /// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+///     message names it.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_to(
@@ -273,7 +280,8 @@ pub unsafe extern "C" fn kvconn_send_to(
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
 /// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+///     message names it.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed_to(
@@ -319,7 +327,7 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
 /// @retval KVCONN_PEER_LOST      the peer was lost before.
 /// @retval KVCONN_DISCONNECTED   this process ended the connection before.
 /// @retval KVCONN_NODE_FAILED    its node failed before.
-/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
+/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_flush(
     conn: kvconn_conn_t,

@@ -8,14 +8,26 @@ use std::{env, fs};
 use kvconn::error::STATUSES;
 
 /// The files of `src/capi/` that become sections, in the order in which a reader needs them.
-pub const SECTIONS: &[&str] =
-    &["types", "library", "options", "managers", "connection", "message", "node", "failure", "events", "observe"];
+pub const SECTIONS: &[&str] = &[
+    "types",
+    "library",
+    "options",
+    "managers",
+    "connection",
+    "message",
+    "owned",
+    "node",
+    "failure",
+    "events",
+    "observe",
+];
 
 /// Enums of the core whose variants become constants: in which section, under which prefix, and what they are.
 const ENUMS: &[(&str, &str, &str, &str)] = &[
     ("types", "Scope", "KVCONN_SCOPE", "How far an error reaches."),
     ("connection", "ConnectionState", "KVCONN_STATE", "Where a connection stands."),
     ("connection", "EndedBy", "KVCONN_ENDED", "How a connection ended, which says what an acknowledgement is worth."),
+    ("owned", "Fate", "KVCONN_FATE", "What became of a message whose buffers are released."),
     ("events", "EventKind", "KVCONN_EVENT", "The kinds of events."),
     ("observe", "Level", "KVCONN_LOG", "The levels of the log."),
 ];
