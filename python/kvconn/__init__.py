@@ -13,7 +13,7 @@ from array import array
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _ffi
+from . import _ffi, _lent
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
 _lib = _ffi.load()
@@ -180,6 +180,43 @@ def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     places = byref(conn), byref(sequence)
     _call("kvconn_send_packed_to", manager, _text(endpoint), *_packed(frames), timeout_ms, *places)
     return conn.value, sequence.value
+
+
+def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends one message without copying it; returns its sequence.
+
+    The frames are objects that show their bytes in one piece (bytes, bytearray, a NumPy array). They are held until they are
+    released, and must not be changed before: `wait_released` waits for that.
+    """
+    _loans.reclaim()
+    loan = _lent.Loan(frames)
+    try:
+        count = len(loan.buffers)
+        array = (_ffi.kvconn_frame_t * count)(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
+        sequence = _get("kvconn_send_owned", ctypes.c_uint64, conn, array, count, timeout_ms, _ffi.release_fn_t(), None)
+    except BaseException:
+        loan.give_back()
+        raise
+    _loans.add(conn, sequence, loan)
+    return sequence
+
+
+def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
+    """Waits until the frames of every message up to this one (0: all so far) can be changed again."""
+    try:
+        _call("kvconn_wait_released", conn, sequence, timeout_ms)
+    finally:
+        _loans.reclaim()
+
+
+def _released(conn):
+    try:
+        return connection_info(conn)["released"]
+    except STATUSES[-2]:  # STALE: it is remembered as long as it has lent buffers
+        return None
+
+
+_loans = _lent.Lent(_released)
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):

@@ -28,10 +28,13 @@ EVENT_READY = 1
 EVENT_CONNECT_FAILED = 2
 EVENT_PEER_LOST = 3
 EVENT_DISCONNECTED = 4
+EVENT_EVICTED = 5
 EVENT_STALLED = 6
 EVENT_RECOVERED = 7
 EVENT_NODE_FAILED = 8
 EVENT_OVERFLOW = 9
+
+FATE_ACKNOWLEDGED, FATE_UNACKNOWLEDGED, FATE_UNKNOWN = 1, 2, 3
 
 SCOPE_NONE, SCOPE_CALL, SCOPE_PEER, SCOPE_NODE, SCOPE_PROCESS = 0, 1, 2, 3, 4
 
@@ -47,6 +50,7 @@ conn_t = c_uint64
 node_t = c_uint64
 options_p = c_void_p  # kvconn_options_t *
 failure_p = c_void_p  # kvconn_failure_t *
+release_fn_t = CFUNCTYPE(None, conn_t, c_uint64, c_int32, c_void_p)
 log_fn_t = CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
 
@@ -80,6 +84,8 @@ class kvconn_connection_info_t(_Sized):
         ("conn", conn_t),
         ("accepted", c_uint64),
         ("acknowledged", c_uint64),
+        ("released", c_uint64),
+        ("queued_bytes", c_uint64),
         ("waiting", c_uint32),
         ("stalled", c_int32),
         ("ended_by", c_int32),
@@ -177,6 +183,11 @@ FUNCTIONS = {
         [manager_t, c_char_p, c_void_p, _sizes, c_size_t, c_int64, POINTER(conn_t), POINTER(c_uint64), _error],
     ),
     "kvconn_flush": (status_t, [conn_t, c_uint64, c_int64, POINTER(c_uint64), _error]),
+    "kvconn_send_owned": (
+        status_t,
+        [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],
+    ),
+    "kvconn_wait_released": (status_t, [conn_t, c_uint64, c_int64, _error]),
     "kvconn_node_open": (status_t, [manager_t, c_char_p, POINTER(node_t), POINTER(c_int32), _error]),
     "kvconn_node_find": (status_t, [manager_t, c_char_p, POINTER(node_t), _error]),
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),
