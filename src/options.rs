@@ -152,7 +152,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::StallMs, "stall_ms", Reach::Connection, (1, DAY_MS, "ms"), 1000,
         "When nothing of what is on the way to a peer has been acknowledged for this long (ipc: the queue is full and stays so), the event STALLED is raised."),
     number(Key::BackoffMs, "backoff_ms", Reach::Manager, (1, DAY_MS, "ms"), 100,
-        "The first backoff step after a failed dial. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
+        "The first backoff step after a failed dial, and after one that was given up before it was READY. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
     number(Key::BackoffMaxMs, "backoff_max_ms", Reach::Manager, (1, DAY_MS, "ms"), 2000,
         "The longest backoff step."),
     number(Key::MaxEndpoints, "max_endpoints", Reach::Manager, (1, 1_000_000, ""), 4096,
