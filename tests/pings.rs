@@ -1,0 +1,91 @@
+//! What a peer's PINGs draw from us: PONGs with the peer's own bytes, and nothing of our memory.
+
+mod common;
+
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
+use std::time::Duration;
+
+use common::engine::{Engine, send};
+use kvconn::connection::ConnectionState;
+
+const LONG: Duration = Duration::from_secs(10);
+
+/// A PULL socket of ZMTP 3.1 that can say whatever it likes.
+struct RawPull {
+    stream: TcpStream,
+}
+
+impl RawPull {
+    /// Takes the next visitor and shakes hands, mechanism NULL.
+    fn accept(listener: &TcpListener) -> RawPull {
+        let (mut stream, _) = listener.accept().expect("a visitor");
+        stream.set_read_timeout(Some(LONG)).expect("a timeout");
+        let mut greeting = [0; 64];
+        greeting[0] = 0xff;
+        greeting[9] = 0x7f;
+        greeting[10..12].copy_from_slice(&[3, 1]);
+        greeting[12..16].copy_from_slice(b"NULL");
+        stream.write_all(&greeting).expect("our greeting");
+        stream.write_all(b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL").expect("our READY");
+        // The visitor's greeting and READY.
+        stream.read_exact(&mut [0; 64 + 28]).expect("the visitor's handshake");
+        RawPull { stream }
+    }
+
+    /// Says PING with this after its name: two bytes of TTL and a context, if it is a proper one.
+    fn ping(&mut self, rest: &[u8]) {
+        let size = u8::try_from(5 + rest.len()).expect("a short command");
+        self.stream.write_all(&[&[4, size], b"\x04PING".as_slice(), rest].concat()).expect("a PING");
+    }
+
+    /// The next frame: its flags and what is in it.
+    fn frame(&mut self) -> (u8, Vec<u8>) {
+        let mut head = [0; 2];
+        self.stream.read_exact(&mut head).expect("a frame");
+        let mut body = vec![0; head[1].into()];
+        self.stream.read_exact(&mut body).expect("all of it");
+        (head[0], body)
+    }
+}
+
+#[test]
+fn a_ping_too_short_to_be_one_is_not_answered_and_the_connection_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let engine = Engine::new();
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| RawPull::accept(&listener));
+        let conn = engine.ready(&endpoint);
+        let mut peer = peer.join().expect("a peer");
+        for round in 0..20 {
+            let text = format!("secret {round}");
+            send(&conn, &[text.as_bytes()], LONG).expect("accepted");
+            assert_eq!(peer.frame(), (0, text.into_bytes()));
+            // Without its TTL, and with half of it; then a proper one, whose answer comes after any to those.
+            peer.ping(b"");
+            peer.ping(b"\0");
+            peer.ping(b"\0\0context");
+            assert_eq!(peer.frame(), (4, b"\x04PONGcontext".to_vec()));
+        }
+        assert_eq!(conn.info().state, ConnectionState::Ready);
+    });
+}
+
+#[test]
+fn a_ping_is_answered_with_the_first_sixteen_bytes_of_its_context() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let engine = Engine::new();
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| RawPull::accept(&listener));
+        let _conn = engine.ready(&endpoint);
+        let mut peer = peer.join().expect("a peer");
+        let context = b"0123456789abcdefghij";
+        for length in 0..=context.len() {
+            peer.ping(&[b"\0\0".as_slice(), &context[..length]].concat());
+            let (flags, body) = peer.frame();
+            assert_eq!((flags, &body[..5], &body[5..]), (4, b"\x04PONG".as_slice(), &context[..length.min(16)]));
+        }
+    });
+}
