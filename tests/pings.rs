@@ -1,13 +1,16 @@
-//! What a peer's PINGs draw from us: PONGs with the peer's own bytes, and nothing of our memory.
+//! What a peer's PINGs draw from us: PONGs with the peer's own bytes, nothing of our memory, and no message that is
+//! acknowledged because a PONG is.
 
 mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use common::engine::{Engine, send};
+use common::engine::{Engine, after, send};
+use common::{Namespace, Peer, PeerOptions, ms};
 use kvconn::connection::ConnectionState;
+use kvconn::error::Status;
 
 const LONG: Duration = Duration::from_secs(10);
 
@@ -87,5 +90,58 @@ fn a_ping_is_answered_with_the_first_sixteen_bytes_of_its_context() {
             let (flags, body) = peer.frame();
             assert_eq!((flags, &body[..5], &body[5..]), (4, b"\x04PONG".as_slice(), &context[..length.min(16)]));
         }
+    });
+}
+
+/// Our answers are bytes that the peer's kernel acknowledges as well; they are counted and taken off.
+#[test]
+fn a_libzmq_peer_that_sends_heartbeats_leaves_what_is_acknowledged_exact() {
+    let heartbeat = ms(100);
+    let peer = Peer::with(PeerOptions { heartbeat, ..PeerOptions::default() });
+    let engine = Engine::new();
+    let conn = engine.ready(peer.endpoint());
+    let begun = Instant::now();
+    let mut sent = 0;
+    while begun.elapsed() < ms(2000) {
+        sent += 1;
+        send(&conn, &[b"x"], LONG).expect("accepted");
+        let (flushed, acknowledged) = conn.flush(0, after(LONG));
+        flushed.expect("flushed between two heartbeats");
+        assert_eq!(acknowledged, sent);
+    }
+    assert!(sent > 20, "only {sent} messages were flushed beside twenty heartbeats");
+}
+
+/// Nine PINGs with the longest context take as many bytes as 25 of libzmq's, and draw 32 bytes more: enough for a short
+/// message that never left.
+#[test]
+fn pings_that_take_as_many_bytes_as_libzmqs_acknowledge_no_message_that_is_lost() {
+    skip_unless!(Namespace::available());
+    let network = Namespace::new();
+    let listener = network.listener();
+    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let engine = Engine::new();
+    std::thread::scope(|scope| {
+        let peer = scope.spawn(|| RawPull::accept(&listener));
+        let conn = engine.ready(&endpoint);
+        let mut peer = peer.join().expect("a peer");
+        for _ in 0..9 {
+            peer.ping(b"\0\00123456789abcdef");
+        }
+        for _ in 0..9 {
+            assert_eq!(peer.frame(), (4, b"\x04PONG0123456789abcdef".to_vec()));
+        }
+        // Nothing shows when the peer's kernel has acknowledged the last of them: at the latest after 40 ms.
+        std::thread::sleep(ms(200));
+        assert_eq!(conn.info().acknowledged, Some(0));
+        network.cut();
+        send(&conn, &[b"lost"], LONG).expect("accepted");
+        let (flushed, acknowledged) = conn.flush(0, after(ms(300)));
+        assert_eq!((flushed.expect_err("lost on the way").status, acknowledged), (Status::Timeout, 0));
+        network.mend();
+        assert_eq!(peer.frame(), (0, b"lost".to_vec()));
+        let (flushed, acknowledged) = conn.flush(0, after(LONG));
+        flushed.expect("it has arrived");
+        assert_eq!(acknowledged, 1);
     });
 }
