@@ -145,3 +145,19 @@ fn pings_that_take_as_many_bytes_as_libzmqs_acknowledge_no_message_that_is_lost(
         assert_eq!(acknowledged, 1);
     });
 }
+
+/// Heartbeats faster than the peer's kernel acknowledges alone (after 40 ms): there is always a PONG on the way.
+#[test]
+fn a_libzmq_peer_with_very_fast_heartbeats_keeps_no_flush_from_finishing() {
+    for heartbeat in [ms(2), ms(15)] {
+        let peer = Peer::with(PeerOptions { heartbeat, ..PeerOptions::default() });
+        let engine = Engine::new();
+        let conn = engine.ready(peer.endpoint());
+        for sent in 1..=20 {
+            send(&conn, &[b"x"], LONG).expect("accepted");
+            let (flushed, acknowledged) = conn.flush(0, after(ms(3000)));
+            flushed.unwrap_or_else(|error| panic!("message {sent} beside a PING every {heartbeat:?}: {error:?}"));
+            assert_eq!(acknowledged, sent);
+        }
+    }
+}

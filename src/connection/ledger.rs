@@ -82,6 +82,8 @@ pub(crate) struct Ledger {
     acked_bytes: u64,
     /// How far the kernel has acknowledged, PONGs taken off: the most that was ever seen.
     seen_bytes: u64,
+    /// So many bytes of messages, and with the PONGs among them at most so many in all, were once with our kernel.
+    written: (u64, u64),
     /// Lengths of the messages from `acked` on, each as a varint: at most half a percent of what is on the way for
     /// messages of some hundred bytes, and at most half of it for empty ones.
     lengths: VecDeque<u8>,
@@ -107,6 +109,7 @@ impl Ledger {
             acked: 0,
             acked_bytes: 0,
             seen_bytes: 0,
+            written: (0, 0),
             lengths: VecDeque::new(),
             trim_at: TRIM_FIRST,
         }
@@ -140,16 +143,34 @@ impl Ledger {
         wants
     }
 
-    /// Takes in what the kernel says; true when it has acknowledged more than before.
-    pub(crate) fn observe(&mut self, counters: Counters) -> bool {
-        let sent_before = match self.mechanism {
+    /// Bytes that came before the first message.
+    fn sent_before(&self) -> u64 {
+        match self.mechanism {
             Mechanism::Null => SENT_BEFORE_NULL,
             Mechanism::Curve => SENT_BEFORE_CURVE,
-        };
-        let sent = counters.acked.saturating_sub(sent_before);
+        }
+    }
+
+    /// Takes in how much our kernel was given, when so many bytes were received. A PONG that is always on the way, because
+    /// the next PING comes before its acknowledgement, hides the last message's; but once everything is with the kernel,
+    /// later PONGs come behind it.
+    pub(crate) fn written(&mut self, written: u64, received: u64) {
+        let written = written.saturating_sub(self.sent_before());
+        let most = self.accepted_bytes + self.pongs(received.saturating_sub(self.received_before), written);
+        if written >= most && self.written.0 < self.accepted_bytes {
+            self.written = (self.accepted_bytes, most);
+        }
+    }
+
+    /// Takes in what the kernel says; true when it has acknowledged more than before.
+    pub(crate) fn observe(&mut self, counters: Counters) -> bool {
+        let sent = counters.acked.saturating_sub(self.sent_before());
         let pongs = self.pongs(counters.received.saturating_sub(self.received_before), sent);
         // A FIN of ours counts as one more byte: cut to what was accepted.
-        let seen = sent.saturating_sub(pongs).min(self.accepted_bytes);
+        let mut seen = sent.saturating_sub(pongs).min(self.accepted_bytes);
+        if sent >= self.written.1 {
+            seen = seen.max(self.written.0);
+        }
         if seen <= self.seen_bytes {
             return false;
         }
@@ -167,16 +188,19 @@ impl Ledger {
     }
 
     /// How many bytes of PONG we answered to what the peer sent beyond its handshake, of which its FIN counts as one byte,
-    /// when so many bytes of ours are acknowledged behind ours. Exact for libzmq's PINGs. A peer that was seen to send
+    /// when so many bytes of ours have come behind our handshake. Exact for libzmq's PINGs. A peer that was seen to send
     /// anything else is not trusted again: at the most it can have drawn as much as with the longest contexts.
     ///
-    /// Nothing tells PINGs with a context from libzmq's when they came between two looks, add up to libzmq's, and something
-    /// of ours is on the way. Until they are found out, less than a sixth of their bytes is taken for ours.
+    /// Nothing tells PINGs with a context from libzmq's when they came between two looks, add up to libzmq's, and libzmq has
+    /// not written all that was accepted. Until they are found out, less than a sixth of their bytes is taken for ours.
     fn pongs(&mut self, extra: u64, sent: u64) -> u64 {
         let ping = self.mechanism.ping();
         let plain = extra / ping * (ping - 2);
         // More than messages and these PONGs: there were longer ones.
-        self.plain_pings &= extra % ping <= 1 && sent <= self.accepted_bytes + plain;
+        if self.plain_pings && (extra % ping > 1 || sent > self.accepted_bytes + plain) {
+            self.plain_pings = false;
+            self.written = (0, 0);
+        }
         if self.plain_pings { plain } else { extra - extra / self.mechanism.longest_ping() * 2 }
     }
 
@@ -301,6 +325,25 @@ mod tests {
     }
 
     #[test]
+    fn a_pong_that_is_always_on_the_way_hides_no_message() {
+        let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+        ledger.accept(100);
+        let mut look = |written: u64, acked: u64, pings: u64| {
+            let received = RECEIVED_BEFORE_NULL + pings * 9;
+            ledger.written(SENT_BEFORE_NULL + written, received);
+            ledger.observe(Counters { acked: SENT_BEFORE_NULL + acked, received });
+            ledger.acknowledged()
+        };
+        // One PING was received, and its PONG may have been written before the message was.
+        assert_eq!(look(7, 0, 1), 0);
+        assert_eq!(look(106, 99, 1), 0);
+        // Now all is written. The second PONG comes behind it, the third too.
+        assert_eq!(look(107, 100, 1), 0);
+        assert_eq!(look(114, 106, 2), 0);
+        assert_eq!(look(121, 107, 3), 1);
+    }
+
+    #[test]
     fn a_peer_whose_pings_were_seen_to_have_contexts_is_not_trusted_again() {
         let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
         ledger.accept(100);
@@ -312,6 +355,47 @@ mod tests {
     }
 
     proptest! {
+        /// A stream as libzmq and the kernel make it, PONGs anywhere between the messages.
+        #[test]
+        fn what_is_known_of_what_was_written_makes_no_count_too_high(
+            steps in proptest::collection::vec((0u8..5, 0u64..100), 1..80),
+        ) {
+            let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+            // What libzmq holds, what it wrote (is it of a message?), and how far that was acknowledged.
+            let (mut pings, mut owed, mut pending, mut written, mut acked) = (0, 0, 0, Vec::new(), 0);
+            let look = |ledger: &mut Ledger, pings: u64, written: &[bool], acked: usize| {
+                let received = RECEIVED_BEFORE_NULL + pings * 9;
+                ledger.written(SENT_BEFORE_NULL + written.len() as u64, received);
+                ledger.observe(Counters { acked: SENT_BEFORE_NULL + acked as u64, received });
+                written[..acked].iter().filter(|of_a_message| **of_a_message).count() as u64
+            };
+            for (step, bytes) in steps {
+                match step {
+                    0 => {
+                        pending += Mechanism::Null.frame(bytes);
+                        ledger.accept(Mechanism::Null.frame(bytes));
+                    }
+                    1 => (pings, owed) = (pings + 1, owed + 1),
+                    2 if owed > 0 => {
+                        owed -= 1;
+                        written.extend([false; 7]);
+                    }
+                    3 => {
+                        let some = pending.min(bytes);
+                        pending -= some;
+                        written.extend((0..some).map(|_| true));
+                    }
+                    _ => acked = written.len().min(acked + bytes as usize),
+                }
+                let of_messages = look(&mut ledger, pings, &written, acked);
+                prop_assert!(ledger.seen_bytes <= of_messages);
+            }
+            written.extend((0..pending).map(|_| true));
+            written.extend((0..owed * 7).map(|_| false));
+            look(&mut ledger, pings, &written, written.len());
+            prop_assert_eq!(ledger.acknowledged(), ledger.accepted);
+        }
+
         #[test]
         fn a_peer_that_is_not_trusted_makes_no_count_too_high(
             curve: bool,

@@ -199,6 +199,9 @@ impl Life {
     fn look(&mut self) -> Option<TcpInfo> {
         let account = self.account.as_mut()?;
         let info = tcp_info::read(account.tcp.as_fd()).ok()?;
+        if let Some(written) = info.written {
+            account.ledger.written(written, info.counters.received);
+        }
         if account.ledger.observe(info.counters) {
             self.moves();
         }

@@ -189,6 +189,8 @@ impl Pull {
         }
         if self.heartbeat > 0 {
             self.set(zmq_sys::ZMQ_HEARTBEAT_IVL as c_int, self.heartbeat);
+            // On a loaded machine an answer may take longer than the interval, which is the default.
+            self.set(zmq_sys::ZMQ_HEARTBEAT_TIMEOUT as c_int, 10_000);
         }
         if let Some(secret) = self.curve_secret.clone() {
             self.set(zmq_sys::ZMQ_CURVE_SERVER as c_int, 1);
