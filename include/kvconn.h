@@ -92,6 +92,8 @@
  *
  * Timeouts are milliseconds on the monotonic clock. 0 means do not wait; KVCONN_DEFAULT_TIMEOUT (-1) means the configured
  * default, named with each function. There is no infinite wait; more than a year counts as a year. Signals do not end a wait.
+ * A timeout bounds the waiting, and a call does little else. The exception is a send's copy of its frames, which takes as long as
+ * the memory does: for 256 MiB some tenths of a second, also with timeout 0.
  *
  * Which send
  * ----------
@@ -107,7 +109,13 @@
  * reading has it, as long as the connection ended by FIN (KVCONN_ENDED_FIN); after a reset or a timeout, or when the peer is
  * killed before reading, what its kernel held may be gone: ended_by says how the connection ended. After kvconn's own
  * disconnect the kernel may still deliver unacknowledged bytes late. Where nobody can tell (ipc), the count is KVCONN_UNKNOWN.
- * kvconn_flush waits until messages are acknowledged.
+ * kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
+ * everything does: who still wants to know calls kvconn_disconnect_all first, which leaves the endings to be asked for.
+ *
+ * A peer that sends ZMTP heartbeats gets an answer to each, and the kernel counts those among our bytes; how many they are is
+ * taken from what the peer sent. For a libzmq peer that is exact. Of a peer of another kind, whose PINGs carry a context,
+ * acknowledged may be behind for as long as the connection lives; and until kvconn has noticed what they are, which it does when
+ * libzmq has written all that was accepted, ahead by less than a sixth of the bytes of those PINGs.
  *
  * When an endpoint is dialled
  * ---------------------------
@@ -126,7 +134,9 @@
  *                                                                                      in a live life, nothing else
  *
  * After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
- * the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms).
+ * the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
+ * that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
+ * start; the next step is no longer than that one, and the errno is 0.
  * Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
  * step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
  *
@@ -140,7 +150,10 @@
  * fork and exit
  * -------------
  *
- * A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed.
+ * A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed. As
+ * after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
+ * that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
+ * closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
  * kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
  */
 
@@ -209,8 +222,8 @@ extern "C" {
  */
 #define KVCONN_STALLED (-5)
 /**
- * The last dial failed less than one backoff step ago, so this call did not dial.
- * What to do: Try again after retry_after_ms; os_errno tells why the last dial failed.
+ * The last dial failed or was given up less than one backoff step ago, so this call did not dial.
+ * What to do: Try again after retry_after_ms; os_errno and the message tell why.
  */
 #define KVCONN_BACKOFF (-6)
 /**
@@ -491,13 +504,13 @@ kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m,
  * reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
  *
  * @param m        the manager.
- * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
- *     waited for, and KVCONN_OK says nothing about what arrived.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+ *     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
  * @retval KVCONN_STALE   there is no such manager.
- * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
  */
 kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
                                       int64_t flush_ms,
@@ -508,12 +521,12 @@ kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
  * KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
  * who else uses kvconn. A program may also just exit.
  *
- * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
- *     waited for, and KVCONN_OK says nothing about what arrived.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+ *     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
- * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
  */
 kvconn_status_t kvconn_shutdown(int64_t flush_ms,
                                 kvconn_error_t *error);
@@ -609,7 +622,7 @@ typedef struct kvconn_connection_info_t {
  *     does not belong here; the message says why.
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
  * @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
  * @retval KVCONN_DISCONNECTED   another thread disconnected it during the call.
@@ -799,7 +812,7 @@ kvconn_status_t kvconn_send_packed(kvconn_conn_t conn,
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
  * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -834,7 +847,7 @@ kvconn_status_t kvconn_send_to(kvconn_manager_t m,
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
  * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -859,19 +872,18 @@ kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
  * the peer is killed before it reads, what its kernel held may be gone.
  *
  * @param conn              the connection.
- * @param sequence          up to which message; 0 is all that were accepted until this call.
+ * @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.
  * @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
- *     before; may be NULL.
+ *     first; KVCONN_UNKNOWN with KVCONN_UNSUPPORTED. May be NULL.
  * @param error             details of a failure; may be NULL.
  * @retval KVCONN_OK             they are acknowledged.
  * @retval KVCONN_INVALID        no message of that sequence was accepted yet.
  * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
  * @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
- * @retval KVCONN_CONNECT_FAILED its dial has failed.
- * @retval KVCONN_PEER_LOST      the peer was lost before.
- * @retval KVCONN_DISCONNECTED   this process ended the connection before.
- * @retval KVCONN_NODE_FAILED    its node failed before.
+ * @retval KVCONN_PEER_LOST      the peer was lost before its kernel acknowledged them all.
+ * @retval KVCONN_DISCONNECTED   this process ended the connection before they were all acknowledged.
+ * @retval KVCONN_NODE_FAILED    its node failed before they were all acknowledged.
  * @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
  */
 kvconn_status_t kvconn_flush(kvconn_conn_t conn,
@@ -1173,7 +1185,7 @@ size_t kvconn_failure_endpoint_count(const kvconn_failure_t *failure);
 size_t kvconn_failure_request_count(const kvconn_failure_t *failure);
 
 /**
- * Copies the endpoints that the node owned, with what became of each.
+ * Copies the endpoints that the node owned, in the order in which they were registered, with what became of each.
  *
  * @param failure        the report.
  * @param[out] endpoints the first of them, as many as fit; needs no initialisation. NULL when capacity is 0.
@@ -1255,7 +1267,10 @@ typedef struct kvconn_event_t {
     uint32_t struct_size;
     /** What happened: one of KVCONN_EVENT_…. */
     int32_t kind;
-    /** The status that calls on the connection or node get from now on; KVCONN_OK for READY and RECOVERED. */
+    /**
+     * Ending events and NODE_FAILED: the status that calls on the connection or node get from now on. STALLED: KVCONN_STALLED,
+     * although the connection lives and a send on it may still succeed. All others: KVCONN_OK.
+     */
     kvconn_status_t status;
     /** The errno behind it, or 0. */
     int32_t os_errno;
