@@ -26,7 +26,7 @@ pub(crate) struct Backoff {
     failures: u32,
     /// No dial before then.
     not_before: Option<Instant>,
-    /// The last failure: errno and text.
+    /// Why not: errno, and what became of the last dial.
     last: Option<(i32, Arc<str>)>,
     /// The newest life that reset it. Each life does so once, so that registering again and again is no storm.
     reset_by: NodeId,
@@ -125,11 +125,22 @@ impl Backoff {
         base.saturating_mul(1 << self.failures.min(24)).min(values.ms(Key::BackoffMaxMs))
     }
 
-    fn failed(&mut self, values: &Values, os_errno: i32, text: &str) {
+    /// A step from then on, and why.
+    fn hold(&mut self, from: Instant, values: &Values, os_errno: i32, why: String) {
         let step = self.step(values);
-        self.not_before = Some(Instant::now() + step + step.mul_f64(0.25 * random()));
+        self.not_before = Some(from + step + step.mul_f64(0.25 * random()));
+        self.last = Some((os_errno, why.into()));
+    }
+
+    fn failed(&mut self, values: &Values, os_errno: i32, why: String) {
+        self.hold(Instant::now(), values, os_errno, why);
         self.failures = self.failures.saturating_add(1);
-        self.last = Some((os_errno, text.into()));
+    }
+
+    /// A dial that began then was ended from here before it was READY. Nobody knows what would have become of it: it has
+    /// used up its step, or dialling and giving up in turn would be a storm; the next step is no longer.
+    fn given_up(&mut self, dialled: Instant, values: &Values, text: &str) {
+        self.hold(dialled, values, 0, format!("the last dial was given up: {text}"));
     }
 
     fn reset(&mut self) {
@@ -140,9 +151,9 @@ impl Backoff {
 
     fn refusal(&self, endpoint: &Endpoint) -> Option<Error> {
         let wait = self.not_before?.checked_duration_since(Instant::now())?;
-        let (os_errno, text) = self.last.as_ref().map_or((0, "failed"), |(n, t)| (*n, t));
-        let message = format!("the last dial failed, not dialled again for {} ms: {text}", wait.as_millis());
-        Some(Error::new(Status::Backoff, message).errno(os_errno).retry_after(wait).at(endpoint))
+        let (os_errno, why) = self.last.as_ref()?;
+        let message = format!("not dialled again for {} ms: {why}", wait.as_millis());
+        Some(Error::new(Status::Backoff, message).errno(*os_errno).retry_after(wait).at(endpoint))
     }
 }
 
@@ -165,11 +176,11 @@ impl Entry {
         self.current.is_some() || self.owned
     }
 
-    /// What describe tells of its backoff: failures in a row, time left, last failure.
+    /// What describe tells of its backoff: failures in a row, time left, what became of the last dial.
     pub(crate) fn backoff(&self) -> Option<(u32, Duration, Arc<str>)> {
-        let (_, text) = self.backoff.last.clone()?;
+        let (_, why) = self.backoff.last.clone()?;
         let left = self.backoff.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-        Some((self.backoff.failures, left, text))
+        Some((self.backoff.failures, left, why))
     }
 }
 
@@ -317,6 +328,7 @@ impl Cache {
 
     /// A connection has ended: what that means for the next dial.
     pub(crate) fn ended(&mut self, conn: &Arc<Connection>, finished: Finished, values: &Values, cause: (i32, &str)) {
+        let (os_errno, text) = cause;
         self.change(conn.endpoint(), |entry| {
             if entry.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, conn)) {
                 entry.current = None;
@@ -325,9 +337,15 @@ impl Cache {
             match (finished.ready_for, finished.ending) {
                 // Lived longer than a step: the endpoint is well, and the next dial is free.
                 (Some(time), _) if time > step => entry.backoff.reset(),
-                (_, Ending::ConnectFailed | Ending::PeerLost) => entry.backoff.failed(values, cause.0, cause.1),
-                // Ended from here: says nothing about the endpoint.
-                _ => {}
+                (_, Ending::ConnectFailed) => {
+                    entry.backoff.failed(values, os_errno, format!("the last dial failed: {text}"));
+                }
+                (_, Ending::PeerLost) => {
+                    entry.backoff.failed(values, os_errno, format!("the last connection was lost: {text}"));
+                }
+                (None, _) => entry.backoff.given_up(conn.dialled(), values, text),
+                // READY, and ended from here: the endpoint is well.
+                (Some(_), _) => {}
             }
         });
     }

@@ -163,7 +163,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::IdleTimeoutMs, "idle_timeout_ms", Reach::Connection, (0, DAY_MS, "ms"), 0,
         "A connection over which nothing was sent for this long, and whose messages are all acknowledged, is closed (EVICTED); the next send to its endpoint dials. 0: never. One whose peer's kernel nobody can ask (ipc, acknowledgement off) is closed only if nothing was ever sent."),
     number(Key::BackoffMs, "backoff_ms", Reach::Manager, (1, DAY_MS, "ms"), 100,
-        "The first backoff step after a failed dial. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
+        "The first backoff step after a failed dial, and after one that was given up before it was READY. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
     number(Key::BackoffMaxMs, "backoff_max_ms", Reach::Manager, (1, DAY_MS, "ms"), 2000,
         "The longest backoff step."),
     number(Key::MaxEndpoints, "max_endpoints", Reach::Manager, (1, 1_000_000, ""), 4096,

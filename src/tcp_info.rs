@@ -6,7 +6,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 use crate::connection::ledger::Counters;
 
 /// The part of `struct tcp_info` that is used, as Linux lays it out. Fields were only ever added at its end, and an
-/// older kernel fills less: then the answer is "unknown".
+/// older kernel fills less: then what it does not fill is "unknown".
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Raw {
@@ -23,12 +23,33 @@ struct Raw {
     _max_pacing_rate: u64,
     bytes_acked: u64,
     bytes_received: u64,
+    _segments: [u32; 2],
+    notsent_bytes: u32,
+    _min_rtt: u32,
+    _data_segments: [u32; 2],
+    _delivery_rate: u64,
+    _limited: [u64; 3],
+    _delivered: [u32; 2],
+    bytes_sent: u64,
+    bytes_retrans: u64,
+}
+
+impl Raw {
+    /// How much a kernel fills that tells nothing of what was sent: those before 4.19.
+    const OLD: usize = std::mem::offset_of!(Raw, _segments);
+
+    /// All bytes that were ever handed over, with the SYN, as in `bytes_acked`.
+    fn written(&self) -> u64 {
+        1 + (self.bytes_sent + u64::from(self.notsent_bytes)).saturating_sub(self.bytes_retrans)
+    }
 }
 
 /// One look at a connection: about a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
     pub(crate) counters: Counters,
+    /// Bytes of ours that our kernel was given, if it tells.
+    pub(crate) written: Option<u64>,
     /// The kernel's TCP state: 1 is established, 7 closed (by a reset or a timeout), 8 "the peer has closed".
     pub(crate) state: u8,
     /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
@@ -99,8 +120,9 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
         )
     };
     match rc {
-        0 if length as usize == size_of::<Raw>() => Ok(TcpInfo {
+        0 if length as usize >= Raw::OLD => Ok(TcpInfo {
             counters: Counters { acked: raw.bytes_acked, received: raw.bytes_received },
+            written: (length as usize == size_of::<Raw>()).then(|| raw.written()),
             state: raw.state,
             repeating: raw.retransmits > 0 || raw.probes > 0 || raw.backoff > 0,
         }),
@@ -129,7 +151,7 @@ mod tests {
         let deadline = Instant::now() + Duration::from_secs(5);
         loop {
             let info = read(here.as_fd()).unwrap();
-            assert_eq!((info.state, info.counters.received), (1, 77));
+            assert_eq!((info.state, info.counters.received, info.written), (1, 77, Some(1001)));
             // The SYN counts as one byte.
             if info.counters.acked == 1001 {
                 break;

@@ -63,6 +63,8 @@ def _call(function, *arguments):
 
 def _text(text):
     """A text as C takes it. C would read one with a NUL only up to there."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text must be a str, not {type(text).__name__}")
     if "\0" in text:
         raise ValueError("embedded NUL character")
     return text.encode()
@@ -164,9 +166,20 @@ def find(endpoint, manager=DEFAULT):
 
 def _packed(frames):
     """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
+    if isinstance(frames, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"frames must be a list of bytes, not {type(frames).__name__}: write [frame] for a single one")
+    # Views, because a bytearray that is viewed keeps its size, and an iterator is read only once.
+    views = [_view(frame) for frame in frames]
     # An array raises where a size does not fit in 32 bits; ctypes would cut it.
-    sizes = array("I", [memoryview(frame).nbytes for frame in frames])
-    return b"".join(frames), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+    sizes = array("I", [view.nbytes for view in views])
+    return b"".join(views), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+
+
+def _view(frame):
+    try:
+        return memoryview(frame)
+    except TypeError:
+        raise TypeError(f"a frame must be bytes or another buffer, not {type(frame).__name__}") from None
 
 
 def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
@@ -268,6 +281,8 @@ def _failure(pointer):
 
 
 def _texts(texts):
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f"endpoints must be a list of str, not {type(texts).__name__}: write [endpoint] for a single one")
     return (ctypes.c_char_p * len(texts))(*[_text(text) for text in texts]), len(texts)
 
 

@@ -221,6 +221,9 @@ impl Life {
         let (info, moved) = match &mut self.account {
             Some(account) => {
                 let info = tcp_info::read(account.tcp.as_fd()).ok()?;
+                if let Some(written) = info.written {
+                    account.ledger.written(written, info.counters.received);
+                }
                 (Some(info), account.ledger.observe(info.counters))
             }
             None => {

@@ -140,6 +140,11 @@ impl Connection {
         &self.values
     }
 
+    /// When its dial began.
+    pub(crate) fn dialled(&self) -> Instant {
+        self.dialled
+    }
+
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {

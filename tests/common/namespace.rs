@@ -9,7 +9,7 @@
 //! ```
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -108,6 +108,15 @@ impl Namespace {
     pub fn wrong_peer(&self, mode: &str) -> WrongPeer {
         let bind = format!("{}:0", self.there);
         WrongPeer::start(mode, &bind, Some(self.inside.clone()))
+    }
+
+    /// A listener inside, for a thread of the test to be the peer.
+    #[track_caller]
+    pub fn listener(&self) -> TcpListener {
+        let there = self.there;
+        within_namespace(&self.inside, move || TcpListener::bind((there, 0)))
+            .expect("entering the namespace")
+            .expect("a port inside")
     }
 
     /// The address of the test's side.

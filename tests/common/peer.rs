@@ -28,6 +28,8 @@ pub struct PeerOptions {
     pub log: bool,
     /// Begin without reading, until `resume_reading`. libzmq goes on filling its buffers and answers PINGs.
     pub paused: bool,
+    /// Sends a PING so often (ZMQ_HEARTBEAT_IVL, whole milliseconds); zero: never.
+    pub heartbeat: Duration,
     /// CURVE server with this secret key (Z85, 40 characters).
     pub curve_secret: Option<String>,
     /// "PULL", or the socket type of a peer that is none: "REP", "SUB", "ROUTER", "DEALER", "PAIR".
@@ -44,6 +46,7 @@ impl Default for PeerOptions {
             delay: Duration::ZERO,
             log: true,
             paused: false,
+            heartbeat: Duration::ZERO,
             curve_secret: None,
             socket: "PULL",
         }
@@ -96,7 +99,7 @@ impl Peer {
     pub fn start(options: PeerOptions, namespace: Option<Arc<OwnedFd>>) -> Peer {
         let process = Process::start("pull", namespace.clone());
         let answer = process.ask(&format!(
-            "listen {} {} {} {} {} {} {} {} {}",
+            "listen {} {} {} {} {} {} {} {} {} {}",
             options.socket,
             options.bind,
             options.endpoints,
@@ -105,6 +108,7 @@ impl Peer {
             options.delay.as_micros(),
             u8::from(options.log),
             u8::from(options.paused),
+            options.heartbeat.as_millis(),
             options.curve_secret.as_deref().unwrap_or("-"),
         ));
         let endpoints = answer.split(' ').map(str::to_string).collect();

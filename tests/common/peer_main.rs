@@ -109,6 +109,7 @@ struct Pull {
     count: usize,
     rcvhwm: c_int,
     rcvbuf: c_int,
+    heartbeat: c_int,
     curve_secret: Option<CString>,
     endpoints: Vec<String>,
     delay: Duration,
@@ -127,7 +128,8 @@ struct Pull {
 impl Pull {
     fn run(mut control: Control) {
         let words = control.command();
-        let [listen, socket, bind, endpoints, rcvhwm, rcvbuf, delay, log, paused, secret] = &words[..] else {
+        let [listen, socket, bind, endpoints, rcvhwm, rcvbuf, delay, log, paused, heartbeat, secret] = &words[..]
+        else {
             return control.error(&format!("not a listen command: {words:?}"));
         };
         assert_eq!(listen, "listen");
@@ -147,6 +149,7 @@ impl Pull {
             count: endpoints.parse().expect("a number"),
             rcvhwm: int(rcvhwm),
             rcvbuf: int(rcvbuf),
+            heartbeat: int(heartbeat),
             curve_secret: (secret != "-").then(|| CString::new(secret.as_str()).expect("a key")),
             endpoints: Vec::new(),
             delay: Duration::from_micros(delay.parse().expect("a number")),
@@ -183,6 +186,11 @@ impl Pull {
         }
         if self.rcvbuf > 0 {
             self.set(zmq_sys::ZMQ_RCVBUF as c_int, self.rcvbuf);
+        }
+        if self.heartbeat > 0 {
+            self.set(zmq_sys::ZMQ_HEARTBEAT_IVL as c_int, self.heartbeat);
+            // On a loaded machine an answer may take longer than the interval, which is the default.
+            self.set(zmq_sys::ZMQ_HEARTBEAT_TIMEOUT as c_int, 10_000);
         }
         if let Some(secret) = self.curve_secret.clone() {
             self.set(zmq_sys::ZMQ_CURVE_SERVER as c_int, 1);

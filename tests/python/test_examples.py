@@ -72,6 +72,12 @@ def test_the_c_quickstart_says_why_nothing_was_accepted(example, nobody):
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr
 
 
+def test_the_python_quickstart_without_an_endpoint_says_how_it_is_used(lib):
+    result = run(sys.executable, ROOT / "examples_python" / "quickstart.py", PYTHONPATH=str(ROOT / "python"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("usage: quickstart.py ENDPOINT")
+
+
 def test_the_python_quickstart_reports_the_failed_request(lib, nobody):
     result = python_quickstart(nobody)
     assert (result.returncode, result.stdout) == (1, "")
