@@ -189,6 +189,8 @@ struct Queue {
     overflows: usize,
     bound: usize,
     dropped: u64,
+    /// STALLED events ever pushed, lost ones included.
+    stalls: u64,
     closed: bool,
     /// Made when it is first asked for. Rung when the first item comes, cleared when the last goes.
     fd: Option<EventFd>,
@@ -211,6 +213,7 @@ impl Events {
             overflows: 0,
             bound,
             dropped: 0,
+            stalls: 0,
             closed: false,
             fd: None,
         };
@@ -300,6 +303,11 @@ impl Events {
         Some((queue.len(), queue.dropped))
     }
 
+    /// How many STALLED there were since the beginning, lost ones included.
+    pub fn stalls(&self) -> u64 {
+        self.queue.lock().stalls
+    }
+
     /// How many events were lost since the beginning.
     pub fn dropped_total(&self) -> u64 {
         self.queue.lock().dropped
@@ -314,6 +322,7 @@ impl Queue {
     /// Whether there is one more item to read than before.
     fn push(&mut self, event: Event) -> bool {
         let before = self.len();
+        self.stalls += u64::from(event.kind == EventKind::Stalled);
         if self.events.len() < self.bound {
             let loss = std::mem::take(&mut self.loss);
             self.events.push_back((loss, event));

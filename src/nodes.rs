@@ -349,6 +349,16 @@ impl Nodes {
         self.untaken.len()
     }
 
+    /// How many lives go on.
+    pub fn live_count(&self) -> usize {
+        self.lives.len()
+    }
+
+    /// How many requests they track together.
+    pub fn tracked_requests(&self) -> usize {
+        self.tracked
+    }
+
     /// The lives that go on, the oldest first.
     pub fn live(&self) -> impl Iterator<Item = NodeInfo> {
         self.lives.iter().map(|(node, life)| life.info(*node))

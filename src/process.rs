@@ -123,6 +123,11 @@ impl Process {
         self.budget.in_use()
     }
 
+    /// How many there may be.
+    pub(crate) fn descriptors_limit(&self) -> u64 {
+        self.budget.limit()
+    }
+
     pub(crate) fn resolver(&self) -> &Resolver {
         &self.resolver
     }

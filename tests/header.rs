@@ -11,7 +11,7 @@ use std::{env, fs};
 
 use generate::fresh;
 use kvconn::error::STATUSES;
-use kvconn::{capi, options};
+use kvconn::{capi, metrics, options};
 use parse::{Kind, items, parameter_name};
 
 #[test]
@@ -22,6 +22,11 @@ fn the_header_is_fresh() {
 #[test]
 fn the_options_document_is_fresh() {
     fresh("docs/options.md", &options::document());
+}
+
+#[test]
+fn the_metrics_document_is_fresh() {
+    fresh("docs/metrics.md", &metrics::document());
 }
 
 #[test]

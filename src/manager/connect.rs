@@ -91,6 +91,10 @@ impl Manager {
 
     /// The live connection, or a new one that is being dialled.
     fn obtain(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
+        self.current_or_dialled(endpoint, asker).inspect_err(|e| self.counts.dials_refused.add(e.status))
+    }
+
+    fn current_or_dialled(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
         let process = Process::current()?;
         loop {
             let values = {
@@ -122,6 +126,7 @@ impl Manager {
                         &engine.watcher,
                     );
                     sets.cache.connected(&conn, options);
+                    sets.past.dials += 1;
                     self.registry.add(&conn);
                     // Under the lock: whoever ends it from now on closes a line that is watched.
                     engine.watcher.watch(line, monitor, conn.clone());
@@ -179,7 +184,8 @@ impl Manager {
         let endpoint = self.endpoint(endpoint)?;
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
-        let conn = self.obtain(&endpoint, Asker::SendTo)?;
+        let conn = self.obtain(&endpoint, Asker::SendTo);
+        let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
         let left = timeout.saturating_sub(begun.elapsed());
         let sequence = conn.send(message, Timeout::After(left))?;
         Ok((conn.id(), sequence))

@@ -156,6 +156,8 @@ impl Manager {
         woken: &mut Vec<Wakeups>,
     ) -> Result<Failure> {
         let mut failure = sets.nodes.fail(node, reason)?;
+        sets.past.nodes_failed += 1;
+        sets.past.requests_failed += failure.requests.len() as u64;
         let text = format!(
             "node {:?} (life {node}) failed: {}; open it again and register its endpoints in the new life",
             failure.name, failure.reason
