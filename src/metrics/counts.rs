@@ -85,8 +85,8 @@ impl AtomicByStatus {
 
 /// The classes of [`Waits`]: up to so many microseconds. What is longer has a class of its own.
 const CLASSES: [u64; 16] = [
-    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000, 5_000_000,
-    10_000_000,
+    100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
+    5_000_000, 10_000_000,
 ];
 
 /// How long those have waited who had to.
@@ -116,10 +116,7 @@ impl Waits {
     pub(crate) fn read(&self) -> WaitsRead {
         let bounds = CLASSES.iter().map(|most| *most as f64 / 1e6).chain([f64::INFINITY]);
         let counts = self.classes.iter().map(|count| count.load(Ordering::Relaxed));
-        WaitsRead {
-            classes: bounds.zip(counts).collect(),
-            sum: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9,
-        }
+        WaitsRead { classes: bounds.zip(counts).collect(), sum: self.nanoseconds.load(Ordering::Relaxed) as f64 / 1e9 }
     }
 }
 

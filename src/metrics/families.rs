@@ -183,9 +183,9 @@ impl Family {
             }
             Read::ByState => {
                 let states = [("CONNECTING", reading.live.connecting), ("READY", reading.live.ready)];
-                states.iter().try_for_each(|(state, count)| {
-                    metric.encode_family(&[("state", *state)])?.encode_gauge(count)
-                })
+                states
+                    .iter()
+                    .try_for_each(|(state, count)| metric.encode_family(&[("state", *state)])?.encode_gauge(count))
             }
             Read::Waits(read) => {
                 let waits = read(reading);
@@ -258,7 +258,14 @@ pub fn document() -> String {
         for family in FAMILIES.iter().filter(|family| family.about() == about) {
             let labels: Vec<_> = family.labels().iter().map(|label| format!("`{label}`")).collect();
             let kind = family.kind();
-            let _ = writeln!(out, "| `{}` | {} | {} | {} |", family.full_name(), kind.as_str(), labels.join(", "), family.help);
+            let _ = writeln!(
+                out,
+                "| `{}` | {} | {} | {} |",
+                family.full_name(),
+                kind.as_str(),
+                labels.join(", "),
+                family.help
+            );
         }
     }
     out

@@ -29,7 +29,10 @@ impl Manager {
         let mut registry = Registry::with_prefix(PREFIX);
         let whose = (MANAGER.into(), self.id().to_string().into());
         let ours = registry.sub_registry_with_label(whose);
-        ours.register_collector(Box::new(Families { reading: reading.clone(), about: &[About::Manager, About::Endpoint] }));
+        ours.register_collector(Box::new(Families {
+            reading: reading.clone(),
+            about: &[About::Manager, About::Endpoint],
+        }));
         if reading.process.is_some() {
             registry.register_collector(Box::new(Families { reading, about: &[About::Process] }));
         }
