@@ -48,6 +48,23 @@ pub enum EventKind {
     Overflow = 9,
 }
 
+impl EventKind {
+    /// Its name, as in the header's constants.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::None => "NONE",
+            EventKind::Ready => "READY",
+            EventKind::ConnectFailed => "CONNECT_FAILED",
+            EventKind::PeerLost => "PEER_LOST",
+            EventKind::Disconnected => "DISCONNECTED",
+            EventKind::Stalled => "STALLED",
+            EventKind::Recovered => "RECOVERED",
+            EventKind::NodeFailed => "NODE_FAILED",
+            EventKind::Overflow => "OVERFLOW",
+        }
+    }
+}
+
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -155,7 +172,7 @@ impl Event {
 /// One line of the log.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.kind)?;
+        f.write_str(self.kind.name())?;
         if self.conn != ConnId::NONE {
             write!(f, ", connection {}", self.conn)?;
         }
