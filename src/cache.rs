@@ -196,6 +196,11 @@ impl Cache {
         self.entries.get(endpoint).is_some_and(Entry::in_use)
     }
 
+    /// How long until the endpoint may be dialled again, if it has to wait.
+    pub(crate) fn next_step(&self, endpoint: &Endpoint) -> Option<Duration> {
+        self.entries.get(endpoint)?.backoff.not_before?.checked_duration_since(Instant::now())
+    }
+
     /// All endpoints.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Endpoint, &Entry)> {
         self.entries.iter()

@@ -39,7 +39,7 @@ impl Manager {
                 let wait = wait.or(one_dial + Duration::from_millis(10));
                 let deadline = *deadline.get_or_insert(begun + wait);
                 if !wait.is_zero() {
-                    conn.wait_ready(deadline)?;
+                    conn.wait_ready(deadline).map_err(|e| self.with_next_step(endpoint, e))?;
                 }
                 Ok(conn.id())
             });
@@ -51,6 +51,15 @@ impl Manager {
             asker = Asker::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
             self.wait_for_step(endpoint, asker, deadline, &error)?;
+        }
+    }
+
+    /// The end of a connection, for a caller whose next call would dial: when that may be.
+    fn with_next_step(&self, endpoint: &Endpoint, error: Error) -> Error {
+        let ended = matches!(error.status, Status::ConnectFailed | Status::PeerLost);
+        match ended.then(|| self.sets().cache.next_step(endpoint)).flatten() {
+            Some(wait) => error.retry_after(wait),
+            None => error,
         }
     }
 
@@ -187,7 +196,7 @@ impl Manager {
         let conn = self.obtain(&endpoint, Asker::SendTo);
         let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
         let left = timeout.saturating_sub(begun.elapsed());
-        let sequence = conn.send(message, Timeout::After(left))?;
+        let sequence = conn.send(message, Timeout::After(left)).map_err(|e| self.with_next_step(&endpoint, e))?;
         Ok((conn.id(), sequence))
     }
 }
