@@ -53,16 +53,26 @@ pub(crate) struct Engine {
 impl Process {
     /// This process's. INVALID when an environment variable cannot be used, SHUTDOWN after `kvconn_shutdown`.
     pub fn current() -> Result<&'static Process> {
+        let process = Process::in_any_state()?;
+        if process.is_shut() {
+            return Err(Error::new(Status::Shutdown, SHUT));
+        }
+        Ok(process)
+    }
+
+    /// The same also after `kvconn_shutdown`.
+    pub(crate) fn in_any_state() -> Result<&'static Process> {
         // The mark first: it is set after CURRENT, so whoever sees it sees the process it was set for.
         if !fork::is_marked() {
             Process::begin()?;
         }
         // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
-        let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
-        if process.shut.load(Ordering::Acquire) {
-            return Err(Error::new(Status::Shutdown, SHUT));
-        }
-        Ok(process)
+        Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
+    }
+
+    /// Whether `kvconn_shutdown` was called.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
     }
 
     fn begin() -> Result<()> {
@@ -190,7 +200,7 @@ impl Process {
         }
         let mut managers = self.managers.write();
         // Under the lock: `shutdown` sets the mark before it looks whom to close.
-        if self.shut.load(Ordering::Acquire) {
+        if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
         }
         if managers.len() > MAX_MANAGERS {

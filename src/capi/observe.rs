@@ -73,7 +73,7 @@ pub unsafe extern "C" fn kvconn_metrics_text(
 }
 
 /// Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
-/// kvconn_dump(2, 0)"): it waits for no lock, and leaves out what it could not get without waiting.
+/// kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
 ///
 /// @param fd    a descriptor that can be written.
 /// @param error details of a failure; may be NULL.
