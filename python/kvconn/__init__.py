@@ -303,7 +303,7 @@ def next_event(timeout_ms=0, manager=DEFAULT):
     return None if event.kind == _ffi.EVENT_NONE else _fields(event)
 
 
-def _text(function, manager):
+def _written(function, manager):
     """The text that a function writes; it may have grown since it told its size."""
     needed = ctypes.c_size_t(16 * 1024)
     while True:
@@ -314,7 +314,7 @@ def _text(function, manager):
 
 
 def describe(manager=DEFAULT):
-    return _text("kvconn_describe", manager)
+    return _written("kvconn_describe", manager)
 
 
 METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -322,7 +322,7 @@ METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf
 
 def metrics_text(manager=DEFAULT):
     """The metrics, to be served as METRICS_CONTENT_TYPE."""
-    return _text("kvconn_metrics_text", manager)
+    return _written("kvconn_metrics_text", manager)
 
 
 def dump(fd=2):
