@@ -80,7 +80,7 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
-bless: tools ## write the header, docs/options.md, docs/status.md and abi/ anew from the code
+bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ anew from the code
 	KVCONN_BLESS=1 $(CARGO) test -- fresh
 
 fmt: tools ## cargo fmt --check

@@ -56,8 +56,8 @@
  * out-parameters are zero. Exceptions are stated. The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
- * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log and those that read a report), and KVCONN_INTERNAL for
- * a defect.
+ * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
+ * KVCONN_INTERNAL for a defect.
  * KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
  * below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
  * names it.
@@ -327,7 +327,10 @@ typedef struct kvconn_error_t {
     int32_t scope;
     /** 1 when the same call can succeed later without the caller changing anything, else 0. */
     int32_t retriable;
-    /** Milliseconds until the same call can help, or 0 when that is not known. */
+    /**
+     * Milliseconds until the same call can help: with KVCONN_BACKOFF, and with the end of a dial in kvconn_connect and
+     * kvconn_send_to, until the endpoint may be dialled again. 0 when that is not known, or at once.
+     */
     int32_t retry_after_ms;
     /** The connection it is about, or 0. */
     kvconn_conn_t conn;
@@ -922,7 +925,7 @@ typedef struct kvconn_node_info_t {
     int64_t age_ms;
     /** Its name. */
     char name[KVCONN_TEXT_SIZE];
-    /** Why it failed, or "". */
+    /** Why it failed; while it lives, what the last unhealthy report said, "" when the last was healthy. */
     char reason[KVCONN_TEXT_SIZE];
 } kvconn_node_info_t;
 
@@ -1380,15 +1383,40 @@ kvconn_status_t kvconn_describe(kvconn_manager_t m,
                                 kvconn_error_t *error);
 
 /**
+ * Writes the metrics of a manager as OpenMetrics text, to be served to Prometheus and the like as
+ * "application/openmetrics-text; version=1.0.0; charset=utf-8". docs/metrics.md lists them. What the process has one of, such
+ * as descriptors, is in the text of manager KVCONN_DEFAULT only. Option metrics_endpoints adds series for single endpoints.
+ *
+ * Made for one scrape every few seconds. It takes some microseconds for each live connection, waits for no peer, and holds
+ * up no other call.
+ *
+ * @param m           the manager.
+ * @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0. A whole text ends with
+ *     "# EOF".
+ * @param capacity    the size of buffer in bytes.
+ * @param[out] needed the size that the whole text needs, its NUL included; when that is more than capacity, the text is cut.
+ *     The next text may need more. May be NULL.
+ * @param error       details of a failure; may be NULL.
+ * @retval KVCONN_OK    buffer and needed are set, also when the text was cut.
+ * @retval KVCONN_STALE there is no such manager.
+ */
+kvconn_status_t kvconn_metrics_text(kvconn_manager_t m,
+                                    char *buffer,
+                                    size_t capacity,
+                                    size_t *needed,
+                                    kvconn_error_t *error);
+
+/**
  * Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
- * kvconn_dump(2, 0)"): it waits for no lock, and leaves out what it could not get without waiting.
+ * kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
  *
  * @param fd    a descriptor that can be written.
  * @param error details of a failure; may be NULL.
  * @retval KVCONN_OK      it is written.
  * @retval KVCONN_INVALID fd cannot be written; os_errno says why.
  */
-kvconn_status_t kvconn_dump(int fd, kvconn_error_t *error);
+kvconn_status_t kvconn_dump(int fd,
+                            kvconn_error_t *error);
 
 /**
  * Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a

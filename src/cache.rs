@@ -42,6 +42,8 @@ pub(crate) struct Entry {
     options: Option<Arc<Options>>,
     fence: Option<Fence>,
     backoff: Backoff,
+    /// Messages that its connections before accepted, and those known to be acknowledged.
+    delivered: (u64, u64),
     /// Its place among those that are only remembered.
     remembered: Option<(bool, u64)>,
 }
@@ -172,8 +174,13 @@ impl Entry {
         self.fence.as_ref()
     }
 
-    fn in_use(&self) -> bool {
+    pub(crate) fn in_use(&self) -> bool {
         self.current.is_some() || self.owned
+    }
+
+    /// What its connections before have delivered: messages accepted, and those known to be acknowledged.
+    pub(crate) fn delivered(&self) -> (u64, u64) {
+        self.delivered
     }
 
     /// What describe tells of its backoff: failures in a row, time left, what became of the last dial.
@@ -198,6 +205,11 @@ impl Cache {
     /// Whether an endpoint is connected or owned.
     pub(crate) fn is_in_use(&self, endpoint: &Endpoint) -> bool {
         self.entries.get(endpoint).is_some_and(Entry::in_use)
+    }
+
+    /// How long until the endpoint may be dialled again, if it has to wait.
+    pub(crate) fn next_step(&self, endpoint: &Endpoint) -> Option<Duration> {
+        self.entries.get(endpoint)?.backoff.not_before?.checked_duration_since(Instant::now())
     }
 
     /// All endpoints.
@@ -333,6 +345,8 @@ impl Cache {
             if entry.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, conn)) {
                 entry.current = None;
             }
+            entry.delivered.0 += finished.delivery.accepted;
+            entry.delivered.1 += finished.delivery.acknowledged.unwrap_or(0);
             let step = entry.backoff.step(values);
             match (finished.ready_for, finished.ending) {
                 // Lived longer than a step: the endpoint is well, and the next dial is free.

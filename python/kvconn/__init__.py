@@ -355,13 +355,26 @@ def next_event(timeout_ms=0, manager=DEFAULT):
     return None if event.kind == _ffi.EVENT_NONE else _fields(event)
 
 
-def describe(manager=DEFAULT):
-    needed = ctypes.c_size_t(4096)
+def _written(function, manager):
+    """The text that a function writes; it may have grown since it told its size."""
+    needed = ctypes.c_size_t(16 * 1024)
     while True:
         buffer = ctypes.create_string_buffer(needed.value)
-        _call("kvconn_describe", manager, buffer, len(buffer), byref(needed))
+        _call(function, manager, buffer, len(buffer), byref(needed))
         if needed.value <= len(buffer):
             return buffer.value.decode()
+
+
+def describe(manager=DEFAULT):
+    return _written("kvconn_describe", manager)
+
+
+METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def metrics_text(manager=DEFAULT):
+    """The metrics, to be served as METRICS_CONTENT_TYPE."""
+    return _written("kvconn_metrics_text", manager)
 
 
 def dump(fd=2):

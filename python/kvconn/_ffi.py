@@ -213,6 +213,7 @@ FUNCTIONS = {
     "kvconn_event_fd": (status_t, [manager_t, POINTER(c_int), _error]),
     "kvconn_next_event": (status_t, [manager_t, c_int64, POINTER(kvconn_event_t), _error]),
     "kvconn_describe": (status_t, [manager_t, c_void_p, c_size_t, POINTER(c_size_t), _error]),
+    "kvconn_metrics_text": (status_t, [manager_t, c_void_p, c_size_t, POINTER(c_size_t), _error]),
     "kvconn_dump": (status_t, [c_int, _error]),
     "kvconn_set_log": (status_t, [log_fn_t, c_void_p, c_int32, _error]),
 }

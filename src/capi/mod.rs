@@ -41,8 +41,8 @@
 //! out-parameters are zero. Exceptions are stated. The numbers are frozen.
 //!
 //! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
-//! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log and those that read a report), and KVCONN_INTERNAL for
-//! a defect.
+//! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
+//! KVCONN_INTERNAL for a defect.
 //! KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
 //! below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
 //! names it.
