@@ -5,6 +5,7 @@ pub(crate) mod gate;
 mod handshake;
 pub(crate) mod ledger;
 mod life;
+mod silence;
 pub(crate) mod socket;
 pub(crate) mod state;
 
