@@ -19,7 +19,9 @@ struct Raw {
     _options: u8,
     _wscale: u8,
     _flags: u8,
-    _rto_to_last_ack_sent: [u32; 11],
+    _rto_to_rcv_mss: [u32; 4],
+    unacked: u32,
+    _sacked_to_last_ack_sent: [u32; 6],
     last_data_received_ms: u32,
     last_ack_received_ms: u32,
     _pmtu_and_ssthresh: [u32; 2],
@@ -29,6 +31,9 @@ struct Raw {
     _max_pacing_rate: u64,
     bytes_acked: u64,
     bytes_received: u64,
+    _segments: [u32; 2],
+    not_sent: u32,
+    _min_rtt: u32,
 }
 
 /// One look at a connection: about a microsecond.
@@ -39,6 +44,8 @@ pub(crate) struct TcpInfo {
     pub(crate) state: u8,
     /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
     pub(crate) repeating: bool,
+    /// The kernel has nothing left to send, nor to send again.
+    pub(crate) at_rest: bool,
     /// How long ago anything came from the peer's kernel.
     pub(crate) silent: Duration,
     /// How long an answer takes.
@@ -129,6 +136,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
             counters: Counters { acked: raw.bytes_acked, received: raw.bytes_received },
             state: raw.state,
             repeating: raw.retransmits > 0 || raw.probes > 0 || raw.backoff > 0,
+            at_rest: raw.unacked == 0 && raw.not_sent == 0,
             silent: Duration::from_millis(raw.last_data_received_ms.min(raw.last_ack_received_ms).into()),
             round_trip: Duration::from_micros(raw.round_trip_us.into()),
         }),

@@ -16,6 +16,10 @@ const SENT_BEFORE_CURVE: u64 = 553;
 const RECEIVED_BEFORE_NULL: u64 = 92;
 const RECEIVED_BEFORE_CURVE: u64 = 286;
 
+/// How many looks in a row must find the same before it counts as rest: a process that was stopped between two of them
+/// has not had that time.
+const LOOKS_AT_REST: u32 = 3;
+
 /// When the list of lengths is first shortened, in bytes.
 const TRIM_FIRST: usize = 64 * 1024;
 
@@ -35,6 +39,11 @@ impl Mechanism {
             Mechanism::Null => 9,
             Mechanism::Curve => 42,
         }
+    }
+
+    /// What our PONG takes.
+    fn pong(self) -> u64 {
+        self.ping() - 2
     }
 
     /// Bytes on the wire of a frame with so many bytes.
@@ -73,6 +82,10 @@ pub(crate) struct Ledger {
     acked_bytes: u64,
     /// How far the kernel has acknowledged, PONGs taken off: the most that was ever seen.
     seen_bytes: u64,
+    /// Bytes of PONG that were taken off and that libzmq has never sent.
+    never_sent: u64,
+    /// What was accepted and what was missing at the last looks, and at how many.
+    at_rest: (u64, u64, u32),
     /// Lengths of the messages from `acked` on, each as a varint: at most half a percent of what is on the way for
     /// messages of some hundred bytes, and at most half of it for empty ones.
     lengths: VecDeque<u8>,
@@ -97,6 +110,8 @@ impl Ledger {
             acked: 0,
             acked_bytes: 0,
             seen_bytes: 0,
+            never_sent: 0,
+            at_rest: (0, 0, 0),
             lengths: VecDeque::new(),
             trim_at: TRIM_FIRST,
         }
@@ -155,14 +170,39 @@ impl Ledger {
         true
     }
 
-    /// How many bytes of PONG we answered to what the peer sent beyond its handshake: libzmq's PINGs, or else at the most
-    /// as many, for a PONG is two bytes shorter than its PING. The peer's FIN counts as one byte more.
-    fn pongs(&self, extra: u64) -> u64 {
-        let ping = self.mechanism.ping();
-        match extra % ping {
-            0 | 1 => extra / ping * (ping - 2),
-            _ => extra,
+    /// Takes in that the kernel had nothing left to send at a look, one of the watcher's, which leave libzmq time to hand
+    /// the kernel what it has; true when that tells of more that was acknowledged.
+    ///
+    /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is still missing
+    /// when everything has long been written, and as much as some PONGs, then it is these that were never sent.
+    pub(crate) fn rests(&mut self, counters: Counters) -> bool {
+        let missing = self.bytes_on_the_way();
+        let extra = counters.received.saturating_sub(self.received_before);
+        let pong = if self.are_pings(extra) { self.mechanism.pong() } else { 1 };
+        if missing == 0 || missing > self.pongs(extra) || !missing.is_multiple_of(pong) {
+            self.at_rest = (0, 0, 0);
+            return false;
         }
+        let (accepted, before, looks) = self.at_rest;
+        let looks = if (accepted, before) == (self.accepted_bytes, missing) { looks + 1 } else { 1 };
+        self.at_rest = (self.accepted_bytes, missing, looks);
+        if looks < LOOKS_AT_REST {
+            return false;
+        }
+        self.never_sent += missing;
+        self.observe(counters)
+    }
+
+    /// How many bytes of PONG we answered to what the peer sent beyond its handshake, at the most: to libzmq's PINGs, or
+    /// else as many as these, for a PONG is two bytes shorter than its PING.
+    fn pongs(&self, extra: u64) -> u64 {
+        let most = if self.are_pings(extra) { extra / self.mechanism.ping() * self.mechanism.pong() } else { extra };
+        most.saturating_sub(self.never_sent)
+    }
+
+    /// Whether these bytes are PINGs of libzmq's. The peer's FIN counts as one byte more.
+    fn are_pings(&self, extra: u64) -> bool {
+        extra % self.mechanism.ping() <= 1
     }
 
     /// The oldest length, and how many bytes of the ring it takes.
@@ -268,6 +308,50 @@ mod tests {
         assert_eq!(ledger.acknowledged(), 0);
         ledger.observe(Counters { acked: SENT_BEFORE_NULL + 77 + 100, received });
         assert_eq!(ledger.acknowledged(), 1);
+    }
+
+    /// Five PINGs came, and two PONGs went: libzmq could not write for a while.
+    fn behind_by_three_pongs() -> (Ledger, Counters) {
+        let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+        ledger.accept(100);
+        let counters = Counters { acked: SENT_BEFORE_NULL + 100 + 2 * 7, received: RECEIVED_BEFORE_NULL + 5 * 9 };
+        ledger.observe(counters);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (0, 3 * 7));
+        (ledger, counters)
+    }
+
+    #[test]
+    fn pongs_that_were_never_sent_are_found_out_at_rest() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        assert_eq!([(); 3].map(|()| ledger.rests(counters)), [false, false, true]);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 0));
+        // The next are answered each, and the next message is not taken for what is missing.
+        ledger.accept(21);
+        let counters = Counters { acked: counters.acked + 7, received: counters.received + 9 };
+        ledger.observe(counters);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 21));
+        ledger.observe(Counters { acked: counters.acked + 21, ..counters });
+        assert_eq!(ledger.acknowledged(), 2);
+    }
+
+    #[test]
+    fn it_is_no_rest_while_anything_changes() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        ledger.rests(counters);
+        ledger.rests(counters);
+        ledger.accept(7);
+        assert_eq!([(); 3].map(|()| ledger.rests(counters)), [false, false, true]);
+        assert_eq!(ledger.acknowledged(), 2, "the kernel has nothing left to send");
+
+        // More is missing than all PONGs, or no whole number of them: a message is on its way.
+        for (accepted, acked) in [(136, 100), (100, 95)] {
+            let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+            ledger.accept(accepted);
+            let counters = Counters { acked: SENT_BEFORE_NULL + acked, received: RECEIVED_BEFORE_NULL + 5 * 9 };
+            ledger.observe(counters);
+            assert_eq!([(); 5].map(|()| ledger.rests(counters)), [false; 5], "{accepted} {acked}");
+            assert_eq!(ledger.acknowledged(), 0);
+        }
     }
 
     proptest! {

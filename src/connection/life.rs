@@ -266,7 +266,13 @@ impl Life {
         if self.state != State::Ready {
             return None;
         }
-        let on_the_way = match self.look() {
+        let looked = self.look();
+        if let (Some(TcpInfo { counters, at_rest: true, .. }), Some(account)) = (looked, &mut self.account)
+            && account.ledger.rests(counters)
+        {
+            self.moves();
+        }
+        let on_the_way = match looked {
             Some(_) => self.account.as_ref().is_some_and(|account| account.ledger.bytes_on_the_way() > 0),
             None => self.full && !self.socket().is_some_and(PushSocket::writable),
         };

@@ -14,6 +14,7 @@ impl TcpView {
     pub fn of(endpoint: &str) -> TcpView {
         let peer = endpoint.strip_prefix("tcp://").and_then(|address| address.parse().ok());
         let peer: SocketAddr = peer.unwrap_or_else(|| panic!("{endpoint} is no numeric address"));
+        let peer = plain(peer);
         let listing = std::fs::read_dir("/proc/self/fd").expect("listing /proc/self/fd");
         let numbers = listing.flatten().filter_map(|entry| entry.file_name().to_str()?.parse().ok());
         let found = numbers.filter(|fd| peer_of(*fd) == Some(peer)).find_map(|fd| {
@@ -101,5 +102,10 @@ struct Info {
 fn peer_of(fd: RawFd) -> Option<SocketAddr> {
     // SAFETY: never closed here (ManuallyDrop); getpeername fails on whatever is no socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
-    stream.peer_addr().ok()
+    stream.peer_addr().ok().map(plain)
+}
+
+/// An IPv6 socket knows an IPv4 address as ::ffff:a.b.c.d.
+fn plain(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
 }

@@ -64,11 +64,10 @@ fn life(engine: &Engine, peer: &RawPeer, random: &mut Random, end: impl Fn(&RawP
     let info = wait_ended(&conn, LONG);
     let delivery = lost.delivery.expect("the counts");
     let acknowledged = delivery.acknowledged.expect("TCP tells");
-    assert_eq!((info.accepted, info.acknowledged, info.ended_by), (
-        delivery.accepted,
-        delivery.acknowledged,
-        delivery.ended_by
-    ));
+    assert_eq!(
+        (info.accepted, info.acknowledged, info.ended_by),
+        (delivery.accepted, delivery.acknowledged, delivery.ended_by)
+    );
     assert_eq!((lost.conn, delivery.accepted), (conn.id(), account.accepted()), "accepted is what was OK");
     assert!(acknowledged <= account.accepted(), "{delivery:?}");
     assert!(acknowledged <= account.covered(&view), "{delivery:?}: the kernel has counted less");
@@ -88,6 +87,7 @@ fn send_again(engine: &Engine, successor: &RawPeer, account: &Account, delivery:
     let count = unacknowledged.clone().count();
     let got = successor.wait_for("all that was sent again", LONG, |numbers| numbers.times.len() >= count);
     assert_eq!(got.times, unacknowledged.map(|number| (number, 1)).collect());
+    conn.disconnect().expect("live");
 }
 
 #[test]
@@ -130,5 +130,7 @@ fn a_peer_that_drains_and_closes_has_everything_acknowledged_and_sending_the_res
         twice += arrived_twice;
     }
     let rounds = rounds();
-    println!("{rounds} drained: {accepted} accepted, {unacknowledged} unacknowledged and sent again, {twice} came twice");
+    println!(
+        "{rounds} drained: {accepted} accepted, {unacknowledged} unacknowledged and sent again, {twice} came twice"
+    );
 }

@@ -143,10 +143,8 @@ impl Telling {
     fn chapters(&mut self) {
         for _ in 0..self.random.below(4) {
             self.send_some(LONG);
-            let [begin, end] = self.random.one_of(&[
-                [Deed::Stop, Deed::Resume],
-                [Deed::PauseReading, Deed::ResumeReading],
-            ]);
+            let [begin, end] =
+                self.random.one_of(&[[Deed::Stop, Deed::Resume], [Deed::PauseReading, Deed::ResumeReading]]);
             self.deed(begin);
             self.send_some(ms(30));
             self.is_plausible();
