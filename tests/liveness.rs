@@ -3,6 +3,8 @@
 
 mod common;
 
+#[path = "liveness/gone.rs"]
+mod gone;
 #[path = "liveness/silence.rs"]
 mod silence;
 #[path = "liveness/slow_link.rs"]

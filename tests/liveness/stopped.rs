@@ -3,13 +3,13 @@
 use std::time::{Duration, Instant};
 
 use kvconn::connection::ConnectionState;
+use kvconn::error::Status;
 use kvconn::events::EventKind;
 
 use crate::common::engine::{after, status_of};
 use crate::common::load::Stopwatch;
 use crate::common::tcp_view::Progress;
 use crate::common::{Engine, Peer, PeerOptions, TcpView, ms, soak_time};
-use kvconn::error::Status;
 
 const LONG: Duration = Duration::from_secs(20);
 const STALL: Duration = ms(1000);
@@ -48,7 +48,6 @@ fn a_peer_stopped_with_data_in_flight_is_stalled_and_recovers_and_is_not_lost_so
     assert!(late >= STALL, "STALLED too soon: {late:?}");
     assert!(late <= STALL + ms(200) + excused, "STALLED after {late:?}, and {excused:?} for the load");
 
-    // Whatever its kernel still takes when it is probed, it is the same connection, and stalled more often than not.
     std::thread::sleep(stopped_for.saturating_sub(stopped.elapsed()));
     assert_eq!(conn.info().state, ConnectionState::Ready);
     assert_eq!(engine.events_of(EventKind::PeerLost).len(), 0);
