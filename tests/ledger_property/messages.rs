@@ -71,6 +71,8 @@ impl Shape {
 pub struct Account {
     ends: Vec<u64>,
     shapes: Vec<Shape>,
+    /// Bytes of PONG among what was sent when everything had arrived the last time.
+    ponged: u64,
 }
 
 impl Account {
@@ -96,15 +98,19 @@ impl Account {
 
     /// Whether the kernel has counted exactly what was accepted, and PONGs for the PINGs that came: one for each, unless
     /// libzmq could not write for a while; then it answers several with one.
-    pub fn is_settled(&self, view: &TcpView) -> bool {
+    pub fn settles(&mut self, view: &TcpView) -> bool {
         let pinged = view.received() - RECEIVED_BEFORE;
-        let ponged = view.acked().checked_sub(SENT_BEFORE + self.bytes());
-        ponged.is_some_and(|bytes| bytes.is_multiple_of(PONG) && bytes / PONG <= pinged / PING)
+        let Some(ponged) = view.acked().checked_sub(SENT_BEFORE + self.bytes()) else { return false };
+        let right = ponged.is_multiple_of(PONG) && ponged / PONG <= pinged / PING;
+        if right {
+            self.ponged = ponged;
+        }
+        right
     }
 
     /// How many messages the kernel's counts cover whole, at the most.
     pub fn covered(&self, view: &TcpView) -> u64 {
-        let acked = view.acked().saturating_sub(SENT_BEFORE);
+        let acked = view.acked().saturating_sub(SENT_BEFORE + self.ponged);
         self.ends.iter().take_while(|end| **end <= acked).count() as u64
     }
 

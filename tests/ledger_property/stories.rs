@@ -131,12 +131,12 @@ impl Telling {
     }
 
     /// All of it arrives, and then kvconn's account, the test's and the kernel's are the same to the byte.
-    fn settles(&self) {
+    fn settles(&mut self) {
         let (flushed, acknowledged) = self.conn.flush(0, after(LONG));
         flushed.unwrap_or_else(|error| panic!("{}: {error:?}", self.story));
         assert_eq!(acknowledged, self.account.accepted(), "{}", self.story);
         let what = format!("the kernel has counted what was computed; {}", self.story);
-        wait_until(&what, LONG, || self.account.is_settled(&self.view));
+        wait_until(&what, LONG, || self.account.settles(&self.view));
     }
 
     /// Some chapters, at whose ends everything has arrived.
