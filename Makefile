@@ -59,7 +59,10 @@ test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq p
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: loom soak stress
+.PHONY: bench loom soak stress
+bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
+	$(CARGO) bench --bench small_messages
+
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
 	$(LOOM) --no-run

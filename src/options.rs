@@ -146,7 +146,7 @@ pub const SETTINGS: &[Setting] = &[
     Setting { key: Key::ConnectRetry, name: "connect_retry", reach: Reach::Call, kind: Kind::Flag, default: 0,
         text: "kvconn_connect dials once for each backoff step until the peer is READY or wait_ms is over, instead of failing with the first dial. For start-up." },
     number(Key::KeepaliveIdleS, "keepalive_idle_s", Reach::Connection, (0, 32767, "s"), 30,
-        "TCP_KEEPIDLE: how long a connection is idle before the kernel probes the peer. 0 turns keepalive off. An idle peer that vanished is found after idle + interval × count (55 s by default)."),
+        "TCP_KEEPIDLE: how long a connection is idle before the kernel probes the peer. 0 turns keepalive off. An idle peer that vanished is found after idle + interval × count (45 s by default)."),
     number(Key::KeepaliveIntervalS, "keepalive_interval_s", Reach::Connection, (1, 32767, "s"), 5,
         "TCP_KEEPINTVL: time between two probes."),
     number(Key::KeepaliveCount, "keepalive_count", Reach::Connection, (1, 127, ""), 3,

@@ -5,6 +5,7 @@
 //! has acknowledged. Pure: it is told what was accepted and what the kernel says.
 
 use std::collections::VecDeque;
+use std::time::{Duration, Instant};
 
 /// Bytes we send before the first message: 1 for the SYN, which TCP counts as a byte, 64 of greeting, and the
 /// handshake. Constants of libzmq's ZMTP 3 for a PUSH socket without an identity: never measured at READY, for that
@@ -20,6 +21,10 @@ const RECEIVED_BEFORE_CURVE: u64 = 286;
 /// 16 bytes.
 const PING: u64 = 7;
 const LONGEST_CONTEXT: u64 = 16;
+/// How long and at how many looks in a row the same must be found before it counts as rest. Long beside what libzmq's thread
+/// can be late on a loaded machine; and a process that was stopped between two looks has not had that time.
+const REST: Duration = Duration::from_secs(2);
+const LOOKS_AT_REST: u32 = 5;
 
 /// When the list of lengths is first shortened, in bytes.
 const TRIM_FIRST: usize = 64 * 1024;
@@ -42,6 +47,11 @@ impl Mechanism {
     /// What a PING takes to which our PONG is the longest.
     fn longest_ping(self) -> u64 {
         self.frame(PING + LONGEST_CONTEXT)
+    }
+
+    /// What our PONG takes.
+    fn pong(self) -> u64 {
+        self.ping() - 2
     }
 
     /// Bytes on the wire of a frame with so many bytes.
@@ -84,11 +94,23 @@ pub(crate) struct Ledger {
     seen_bytes: u64,
     /// So many bytes of messages, and with the PONGs among them at most so many in all, were once with our kernel.
     written: (u64, u64),
+    /// Bytes of PONG that were taken off and that libzmq has never sent.
+    never_sent: u64,
+    at_rest: Option<Rest>,
     /// Lengths of the messages from `acked` on, each as a varint: at most half a percent of what is on the way for
     /// messages of some hundred bytes, and at most half of it for empty ones.
     lengths: VecDeque<u8>,
     /// The list's length at which the kernel is asked, to shorten it.
     trim_at: usize,
+}
+
+/// Nothing has changed, and something is missing.
+#[derive(Clone, Copy, Debug)]
+struct Rest {
+    accepted: u64,
+    missing: u64,
+    since: Instant,
+    looks: u32,
 }
 
 impl Ledger {
@@ -110,6 +132,8 @@ impl Ledger {
             acked_bytes: 0,
             seen_bytes: 0,
             written: (0, 0),
+            never_sent: 0,
+            at_rest: None,
             lengths: VecDeque::new(),
             trim_at: TRIM_FIRST,
         }
@@ -182,6 +206,34 @@ impl Ledger {
         true
     }
 
+    /// Takes in that the kernel had nothing left to send at a look, one of the watcher's, which leave libzmq time to hand
+    /// the kernel what it has; true when that tells of more that was acknowledged.
+    ///
+    /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is still missing
+    /// when everything has long been written, and as much as some PONGs, then it is these that were never sent.
+    pub(crate) fn rests(&mut self, counters: Counters, now: Instant) -> bool {
+        let missing = self.bytes_on_the_way();
+        let extra = counters.received.saturating_sub(self.received_before);
+        let pongs = self.pongs(extra, counters.acked.saturating_sub(self.sent_before()));
+        let pong = if self.plain_pings { self.mechanism.pong() } else { 1 };
+        if missing == 0 || missing > pongs || !missing.is_multiple_of(pong) {
+            self.at_rest = None;
+            return false;
+        }
+        let begins = Rest { accepted: self.accepted_bytes, missing, since: now, looks: 0 };
+        let rest = self.at_rest.get_or_insert(begins);
+        if (rest.accepted, rest.missing) != (begins.accepted, missing) {
+            *rest = begins;
+        }
+        rest.looks += 1;
+        if rest.looks < LOOKS_AT_REST || now.duration_since(rest.since) < REST {
+            return false;
+        }
+        self.at_rest = None;
+        self.never_sent += missing;
+        self.observe(counters)
+    }
+
     /// How many bytes of PONG we answered to what the peer sent beyond its handshake, of which its FIN counts as one byte,
     /// when so many bytes of ours have come behind our handshake. Exact for libzmq's PINGs. A peer that was seen to send
     /// anything else is not trusted again: at the most it can have drawn as much as with the longest contexts.
@@ -189,14 +241,18 @@ impl Ledger {
     /// Nothing tells PINGs with a context from libzmq's when they came between two looks, add up to libzmq's, and libzmq has
     /// not written all that was accepted. Until they are found out, less than a sixth of their bytes is taken for ours.
     fn pongs(&mut self, extra: u64, sent: u64) -> u64 {
-        let ping = self.mechanism.ping();
-        let plain = extra / ping * (ping - 2);
+        let (ping, pong) = (self.mechanism.ping(), self.mechanism.pong());
+        let plain = (extra / ping * pong).saturating_sub(self.never_sent);
         // More than messages and these PONGs: there were longer ones.
         if self.plain_pings && (extra % ping > 1 || sent > self.accepted_bytes + plain) {
             self.plain_pings = false;
             self.written = (0, 0);
         }
-        if self.plain_pings { plain } else { extra - extra / self.mechanism.longest_ping() * 2 }
+        if self.plain_pings {
+            plain
+        } else {
+            (extra - extra / self.mechanism.longest_ping() * 2).saturating_sub(self.never_sent)
+        }
     }
 
     /// The oldest length, and how many bytes of the ring it takes.
@@ -346,6 +402,55 @@ mod tests {
             let acked = SENT_BEFORE_NULL + pings * 23 + 99;
             ledger.observe(Counters { acked, received: RECEIVED_BEFORE_NULL + pings * 25 });
             assert_eq!(ledger.acknowledged(), 0, "after {pings} PINGs");
+        }
+    }
+
+    /// Five PINGs came, and two PONGs went: libzmq could not write for a while.
+    fn behind_by_three_pongs() -> (Ledger, Counters) {
+        let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+        ledger.accept(100);
+        let counters = Counters { acked: SENT_BEFORE_NULL + 100 + 2 * 7, received: RECEIVED_BEFORE_NULL + 5 * 9 };
+        ledger.observe(counters);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (0, 3 * 7));
+        (ledger, counters)
+    }
+
+    /// Five looks, so many milliseconds apart.
+    fn looks(ledger: &mut Ledger, counters: Counters, apart: u64) -> [bool; 5] {
+        let begun = Instant::now();
+        [0, 1, 2, 3, 4].map(|look| ledger.rests(counters, begun + Duration::from_millis(look * apart)))
+    }
+
+    #[test]
+    fn pongs_that_were_never_sent_are_found_out_at_rest() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        assert_eq!(looks(&mut ledger, counters, 500), [false, false, false, false, true]);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 0));
+        // The next are answered each, and the next message is not taken for what is missing.
+        ledger.accept(21);
+        let counters = Counters { acked: counters.acked + 7, received: counters.received + 9 };
+        ledger.observe(counters);
+        assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 21));
+        ledger.observe(Counters { acked: counters.acked + 21, ..counters });
+        assert_eq!(ledger.acknowledged(), 2);
+    }
+
+    #[test]
+    fn it_is_no_rest_while_anything_changes() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        assert_eq!(looks(&mut ledger, counters, 490), [false; 5], "not long enough");
+        ledger.accept(7);
+        assert_eq!(looks(&mut ledger, counters, 500), [false, false, false, false, true]);
+        assert_eq!(ledger.acknowledged(), 2, "the kernel has nothing left to send");
+
+        // More is missing than all PONGs, or no whole number of them: a message is on its way.
+        for (accepted, acked) in [(136, 100), (100, 95)] {
+            let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
+            ledger.accept(accepted);
+            let counters = Counters { acked: SENT_BEFORE_NULL + acked, received: RECEIVED_BEFORE_NULL + 5 * 9 };
+            ledger.observe(counters);
+            assert_eq!(looks(&mut ledger, counters, 1000), [false; 5], "{accepted} {acked}");
+            assert_eq!(ledger.acknowledged(), 0);
         }
     }
 

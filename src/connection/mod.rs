@@ -7,6 +7,7 @@ pub(crate) mod held;
 pub(crate) mod ledger;
 mod life;
 pub mod loans;
+mod silence;
 pub(crate) mod socket;
 pub(crate) mod state;
 

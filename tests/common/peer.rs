@@ -24,12 +24,12 @@ pub struct PeerOptions {
     pub rcvbuf: i32,
     /// Wait after each message: a slow reader.
     pub delay: Duration,
+    /// How often it sends PINGs (ZMQ_HEARTBEAT_IVL), which our libzmq answers; zero is never.
+    pub heartbeat: Duration,
     /// Keep every message for `messages()`. Off for high rates.
     pub log: bool,
     /// Begin without reading, until `resume_reading`. libzmq goes on filling its buffers and answers PINGs.
     pub paused: bool,
-    /// Sends a PING so often (ZMQ_HEARTBEAT_IVL, whole milliseconds); zero: never.
-    pub heartbeat: Duration,
     /// CURVE server with this secret key (Z85, 40 characters).
     pub curve_secret: Option<String>,
     /// "PULL", or the socket type of a peer that is none: "REP", "SUB", "ROUTER", "DEALER", "PAIR".
@@ -44,9 +44,9 @@ impl Default for PeerOptions {
             rcvhwm: 1000,
             rcvbuf: 0,
             delay: Duration::ZERO,
+            heartbeat: Duration::ZERO,
             log: true,
             paused: false,
-            heartbeat: Duration::ZERO,
             curve_secret: None,
             socket: "PULL",
         }
@@ -106,9 +106,9 @@ impl Peer {
             options.rcvhwm,
             options.rcvbuf,
             options.delay.as_micros(),
+            options.heartbeat.as_millis(),
             u8::from(options.log),
             u8::from(options.paused),
-            options.heartbeat.as_millis(),
             options.curve_secret.as_deref().unwrap_or("-"),
         ));
         let endpoints = answer.split(' ').map(str::to_string).collect();
