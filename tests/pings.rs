@@ -126,7 +126,7 @@ fn pings_that_take_as_many_bytes_as_libzmqs_acknowledge_no_message_that_is_lost(
         let conn = engine.ready(&endpoint);
         let mut peer = peer.join().expect("a peer");
         for _ in 0..9 {
-            peer.ping(b"\0\00123456789abcdef");
+            peer.ping(b"\x00\x000123456789abcdef");
         }
         for _ in 0..9 {
             assert_eq!(peer.frame(), (4, b"\x04PONG0123456789abcdef".to_vec()));

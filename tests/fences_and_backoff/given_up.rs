@@ -13,14 +13,17 @@ use crate::{skip_unless, test_name};
 const LIMIT: Duration = Duration::from_secs(10);
 const AT_ONCE: Timeout = Timeout::After(Duration::ZERO);
 
+type Ask = fn(&Engine, &str) -> Result<(), Error>;
+type GiveUp = fn(&Engine, &str);
+
 /// Ways to ask for a dial without waiting for it.
-const ASK: [fn(&Engine, &str) -> Result<(), Error>; 2] = [
+const ASK: [Ask; 2] = [
     |engine, endpoint| engine.connect(endpoint, Duration::ZERO).map(drop),
     |engine, endpoint| engine.send_to(endpoint, &[b"x"], Duration::ZERO).map(drop),
 ];
 
 /// Ways to give it up.
-const GIVE_UP: [fn(&Engine, &str); 3] = [
+const GIVE_UP: [GiveUp; 3] = [
     |engine, endpoint| {
         if let Ok(conn) = engine.find(endpoint) {
             connection(conn).disconnect().expect("no error");
