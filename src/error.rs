@@ -58,6 +58,7 @@ pub enum Status {
     Shutdown = -13,
     Internal = -14,
     Unsupported = -15,
+    Partial = -16,
 }
 
 /// One row of the table of statuses.
@@ -139,6 +140,9 @@ pub const STATUSES: &[StatusRow] = &[
     row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false,
         "This cannot be done here: on this kind of endpoint, with these options, or on this platform.",
         "Do without it; the text says what is missing."),
+    row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
+        "Some messages of a batch were not accepted; the others were.",
+        "Look at the status of each item; to try those again, set conn to 0 in the items that are OK."),
 ];
 
 impl Status {

@@ -231,6 +231,14 @@ impl Frame {
         }
     }
 
+    /// Another frame with the same bytes: from 34 on they are not copied, but counted and freed with the last.
+    pub(crate) fn share(&mut self) -> io::Result<Frame> {
+        let mut shared = Frame::empty();
+        // SAFETY: both are initialised.
+        check(unsafe { zmq_sys::zmq_msg_copy(&mut shared.0, &mut self.0) })?;
+        Ok(shared)
+    }
+
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         let raw = std::ptr::from_ref(&self.0).cast_mut();

@@ -13,7 +13,7 @@ use super::strings::Text;
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
-use crate::message::{MAX_FRAMES, Message};
+use crate::message::{Copies, MAX_FRAMES, Message};
 
 /// The most frames that one message takes.
 pub const KVCONN_MAX_FRAMES: usize = 65536;
@@ -47,7 +47,7 @@ unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize
 }
 
 /// The frames of a message that the caller gives, in one of two forms.
-enum Frames<'a> {
+pub(super) enum Frames<'a> {
     /// One pointer and size for each.
     Apart(Array<'a, kvconn_frame_t>),
     /// One behind the other.
@@ -57,7 +57,7 @@ enum Frames<'a> {
 impl<'a> Frames<'a> {
     /// # Safety
     /// The array is as for [`Array::new`], and the data of each frame is NULL or may be read for its size.
-    unsafe fn apart(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
+    pub(super) unsafe fn apart(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
         // SAFETY: the same contract.
         Frames::Apart(unsafe { Array::new("frames", frames, count) })
     }
@@ -71,7 +71,17 @@ impl<'a> Frames<'a> {
 
     /// Refuses what cannot be a message. What it returns makes the copy, when the core asks for it.
     fn check(self) -> Result<impl FnMut() -> Result<Message> + 'a> {
-        let checked = match self {
+        let checked = self.checked()?;
+        Ok(move || checked.copy(None))
+    }
+
+    /// Both at once, for one of several messages.
+    pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
+        self.checked()?.copy(Some(copies))
+    }
+
+    fn checked(self) -> Result<Checked<'a>> {
+        Ok(match self {
             Frames::Apart(frames) => {
                 let frames = some(frames.get(MAX_FRAMES)?)?;
                 for (i, frame) in frames.iter().enumerate() {
@@ -87,8 +97,7 @@ impl<'a> Frames<'a> {
                 // SAFETY: the buffer is as `packed` was promised.
                 Checked::Packed(unsafe { bytes(|| "buffer".into(), buffer, total) }?, sizes)
             }
-        };
-        Ok(move || checked.copy())
+        })
     }
 }
 
@@ -107,18 +116,24 @@ enum Checked<'a> {
 }
 
 impl Checked<'_> {
-    fn copy(&self) -> Result<Message> {
+    fn copy(&self, copies: Option<&mut Copies>) -> Result<Message> {
         match *self {
-            Checked::Apart(frames) => Message::from_frames(frames.iter().map(|frame| {
-                let data = if frame.size == 0 { ptr::dangling() } else { frame.data.cast::<u8>() };
-                // SAFETY: `check` has seen that it is not NULL and not too large; readable by `apart`'s contract.
-                unsafe { slice::from_raw_parts(data, frame.size) }
-            })),
-            Checked::Packed(mut rest, sizes) => Message::from_frames(sizes.iter().map(|size| {
-                let frame;
-                (frame, rest) = rest.split_at(*size as usize);
-                frame
-            })),
+            Checked::Apart(frames) => {
+                let bytes = |frame: &kvconn_frame_t| {
+                    let data = if frame.size == 0 { ptr::dangling() } else { frame.data.cast::<u8>() };
+                    // SAFETY: `checked` has seen that it is not NULL and not too large; readable by `apart`'s contract.
+                    unsafe { slice::from_raw_parts(data, frame.size) }
+                };
+                Message::copied(frames.iter().map(bytes), copies)
+            }
+            Checked::Packed(mut rest, sizes) => {
+                let bytes = |size: &u32| {
+                    let frame;
+                    (frame, rest) = rest.split_at(*size as usize);
+                    frame
+                };
+                Message::copied(sizes.iter().map(bytes), copies)
+            }
         }
     }
 }

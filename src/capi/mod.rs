@@ -130,6 +130,7 @@
 mod guard;
 mod strings;
 
+mod batch;
 mod connection;
 mod events;
 mod failure;
@@ -141,6 +142,7 @@ mod observe;
 mod options;
 mod types;
 
+pub use batch::*;
 pub use connection::*;
 pub use events::*;
 pub use failure::*;

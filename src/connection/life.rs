@@ -4,7 +4,7 @@ use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::gate::{Attempt, Bell, Channel, Patience};
+use super::gate::{self, Attempt, Bell, Channel, Patience};
 use super::ledger::{Ledger, Mechanism};
 use super::socket::{PushSocket, Sent};
 use super::state::{Ending, Happening, State};
@@ -16,7 +16,7 @@ use crate::ids::{ConnId, LineId};
 use crate::message::Message;
 use crate::options::{Key, Values};
 use crate::tcp_info::{self, EndedBy, TcpInfo};
-use crate::wake::{EventFd, wait_readable};
+use crate::wake::{Alarm, EventFd, wait_readable};
 use crate::watcher::Watcher;
 
 /// What a connection's lock guards.
@@ -388,12 +388,16 @@ impl Channel for Life {
         }
     }
 
-    fn bell(&mut self) -> SocketBell {
+    fn bell(&mut self, has_alarm: bool) -> SocketBell {
+        let socket = self.socket().map_or(-1, PushSocket::fd);
+        if has_alarm {
+            return SocketBell { socket, wake: None };
+        }
         if self.wake.is_none() {
             // Without a descriptor left for it, the head looks again every few milliseconds instead.
             self.wake = EventFd::new().ok().map(Arc::new);
         }
-        SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake: self.wake.clone() }
+        SocketBell { socket, wake: self.wake.clone() }
     }
 
     fn release(&mut self) {
@@ -421,6 +425,8 @@ pub(crate) struct SocketBell {
 }
 
 impl Bell for SocketBell {
+    type Alarm = Alarm;
+
     fn wait(&self, until: Instant) -> bool {
         match &self.wake {
             Some(wake) => wait_readable(&[self.socket, wake.as_raw_fd()], until),
@@ -441,5 +447,16 @@ impl Bell for SocketBell {
         if let Some(wake) = &self.wake {
             wake.clear();
         }
+    }
+
+    fn wait_any<'a>(alarm: &Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
+        let sockets: Vec<RawFd> = bells.map(|bell| bell.map_or(-1, |bell| bell.socket)).collect();
+        alarm.wait(&sockets, until)
+    }
+}
+
+impl gate::Alarm for Alarm {
+    fn ring(&self) {
+        Alarm::ring(self);
     }
 }

@@ -1,5 +1,6 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
+pub mod batch;
 pub(crate) mod dial;
 pub(crate) mod gate;
 mod handshake;
@@ -133,9 +134,7 @@ impl Connection {
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
-        if self.over.load(Ordering::Relaxed)
-            && let Some(error) = self.gate.lock().refusal()
-        {
+        if let Some(error) = self.refusal_if_over() {
             return Err(error);
         }
         let mut message = message()?;
@@ -146,6 +145,16 @@ impl Connection {
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
             life.patience(timeout, deadline)
         });
+        self.noticing_loss(result)
+    }
+
+    /// Why nothing passes any more, if it has ended.
+    fn refusal_if_over(&self) -> Option<Error> {
+        if self.over.load(Ordering::Relaxed) { self.gate.lock().refusal() } else { None }
+    }
+
+    /// The same result of a send, after the end that it may tell of.
+    fn noticing_loss(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
         if matches!(&result, Err(error) if error.status == Status::PeerLost) {
             // It may be this very send that found the pipe dead; otherwise this changes nothing.
             self.manager.end(self, End::new(Happening::PeerGone, DEAD_PIPE));
