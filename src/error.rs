@@ -163,7 +163,7 @@ impl Status {
     }
 }
 
-/// Why a call failed. Every error means: nothing was accepted, nothing half-made.
+/// Why a call failed. Every error means: nothing was accepted, nothing half-made (PARTIAL: of what it is about).
 #[derive(Clone, Debug)]
 pub struct Error {
     /// Which row of the table.
