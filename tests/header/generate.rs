@@ -8,8 +8,19 @@ use std::{env, fs};
 use kvconn::error::STATUSES;
 
 /// The files of `src/capi/` that become sections, in the order in which a reader needs them.
-pub const SECTIONS: &[&str] =
-    &["types", "library", "options", "managers", "connection", "message", "batch", "node", "failure", "events", "observe"];
+pub const SECTIONS: &[&str] = &[
+    "types",
+    "library",
+    "options",
+    "managers",
+    "connection",
+    "message",
+    "batch",
+    "node",
+    "failure",
+    "events",
+    "observe",
+];
 
 /// Enums of the core whose variants become constants: in which section, under which prefix, and what they are.
 const ENUMS: &[(&str, &str, &str, &str)] = &[
