@@ -194,6 +194,11 @@ impl Cache {
         self.entries.iter()
     }
 
+    /// The connections whose end would make room: no live node owns their endpoints.
+    pub(crate) fn evictable(&self) -> impl Iterator<Item = &Arc<Connection>> {
+        self.entries.values().filter(|entry| !entry.owned).filter_map(Entry::current)
+    }
+
     /// Endpoints that are connected or owned by a live node.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use

@@ -59,6 +59,8 @@ pub enum Status {
     Internal = -14,
     Unsupported = -15,
     Partial = -16,
+    WouldDeadlock = -17,
+    Evicted = -18,
 }
 
 /// One row of the table of statuses.
@@ -143,6 +145,12 @@ pub const STATUSES: &[StatusRow] = &[
     row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
         "Some messages of a batch were not accepted; the others were.",
         "Look at the status of each item; to try those again, set conn to 0 in the items that are OK."),
+    row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false,
+        "The call would wait for its own thread: a release waits for what is released after it.",
+        "Return from the release first, or wait on another thread."),
+    row(Status::Evicted, "KVCONN_EVICTED", Scope::Peer, true,
+        "The connection was idle, with everything acknowledged, and was closed to save its descriptors.",
+        "Connect again: nothing is fenced, and nothing was lost."),
 ];
 
 impl Status {

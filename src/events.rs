@@ -37,8 +37,10 @@ pub enum EventKind {
     PeerLost = 3,
     /// Ending: this process ended the connection.
     Disconnected = 4,
-    /// Nothing of what is on the way to the peer has been acknowledged for `stall_ms`; there may still be room (ipc: the queue is
-    /// full).
+    /// Ending: the connection was idle, with everything acknowledged, and was closed to save its descriptors.
+    Evicted = 5,
+    /// Nothing of what is on the way to the peer has been acknowledged for `stall_ms`; there may still be room. (Where nobody can
+    /// tell: libzmq has let go of nothing that it holds.)
     Stalled = 6,
     /// A stalled connection makes progress again.
     Recovered = 7,
@@ -82,6 +84,7 @@ impl Event {
             EventKind::ConnectFailed => Status::ConnectFailed,
             EventKind::PeerLost => Status::PeerLost,
             EventKind::Disconnected => Status::Disconnected,
+            EventKind::Evicted => Status::Evicted,
             EventKind::Stalled => Status::Stalled,
             EventKind::NodeFailed => Status::NodeFailed,
             EventKind::None | EventKind::Ready | EventKind::Recovered | EventKind::Overflow => Status::Ok,
@@ -104,7 +107,11 @@ impl Event {
     /// How important it is to an operator.
     fn level(&self) -> Level {
         match self.kind {
-            EventKind::None | EventKind::Ready | EventKind::Recovered | EventKind::Disconnected => Level::Info,
+            EventKind::None
+            | EventKind::Ready
+            | EventKind::Recovered
+            | EventKind::Disconnected
+            | EventKind::Evicted => Level::Info,
             EventKind::ConnectFailed
             | EventKind::PeerLost
             | EventKind::Stalled

@@ -7,6 +7,7 @@
 #![warn(missing_docs)]
 
 mod budget;
+mod byte_budget;
 mod cache;
 pub mod capi;
 mod clock;
@@ -27,6 +28,7 @@ pub mod nodes;
 pub mod options;
 pub mod process;
 mod registry;
+pub mod release;
 pub mod resolve;
 mod route;
 mod sync;

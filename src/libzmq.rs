@@ -7,6 +7,7 @@ use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
 use zmq_sys::zmq_msg_t;
 
@@ -194,11 +195,20 @@ impl Socket {
     }
 }
 
+/// Who is told, once for each frame, that libzmq has no use for its memory any more. That happens on any thread, mostly
+/// libzmq's own: it must not wait.
+pub(crate) trait Lender: Send + Sync + 'static {
+    /// libzmq has let one frame go.
+    fn let_go(self: Arc<Self>);
+}
+
 /// One frame of a message.
 pub(crate) struct Frame(zmq_msg_t);
 
 // SAFETY: a libzmq message is plain memory (or a pointer to reference-counted memory) bound to no thread.
 unsafe impl Send for Frame {}
+// SAFETY: through a shared reference it is only read.
+unsafe impl Sync for Frame {}
 
 impl Drop for Frame {
     fn drop(&mut self) {
@@ -237,6 +247,54 @@ impl Frame {
         // SAFETY: both are initialised.
         check(unsafe { zmq_sys::zmq_msg_copy(&mut shared.0, &mut self.0) })?;
         Ok(shared)
+    }
+
+    /// A frame whose bytes stay where they are. The lender is told when libzmq has let them go, which may be at once; not when
+    /// this fails.
+    ///
+    /// # Safety
+    /// The bytes can be read and do not change until the lender is told.
+    pub(crate) unsafe fn lent<L: Lender>(bytes: *const [u8], lender: Arc<L>) -> io::Result<Frame> {
+        unsafe extern "C" fn let_go<L: Lender>(_bytes: *mut c_void, lender: *mut c_void) {
+            // SAFETY: what `into_raw` gave below, and libzmq gives it back once.
+            unsafe { Arc::from_raw(lender.cast_const().cast::<L>()) }.let_go();
+        }
+        let mut raw = MaybeUninit::<zmq_msg_t>::uninit();
+        let (start, lender) = (bytes.cast::<c_void>().cast_mut(), Arc::into_raw(lender));
+        // SAFETY: initialised when it succeeds. libzmq only reads the bytes of a message that is sent.
+        unsafe {
+            let made = zmq_sys::zmq_msg_init_data(
+                raw.as_mut_ptr(),
+                start,
+                bytes.len(),
+                Some(let_go::<L>),
+                lender.cast_mut().cast(),
+            );
+            match check(made) {
+                Ok(()) => Ok(Frame(raw.assume_init())),
+                Err(e) => {
+                    drop(Arc::from_raw(lender));
+                    Err(e)
+                }
+            }
+        }
+    }
+
+    /// The same frame, with somebody who is told when libzmq has let it go.
+    pub(crate) fn told<L: Lender>(self, lender: Arc<L>) -> io::Result<Frame> {
+        struct Told<L> {
+            frame: Frame,
+            lender: Arc<L>,
+        }
+        impl<L: Lender> Lender for Told<L> {
+            fn let_go(self: Arc<Self>) {
+                self.lender.clone().let_go();
+            }
+        }
+        let told = Arc::new(Told { frame: self, lender });
+        let bytes: *const [u8] = told.frame.bytes();
+        // SAFETY: the frame is as old as `told`, which libzmq owns until it lets go; it does not move.
+        unsafe { Frame::lent(bytes, told) }
     }
 
     /// Its bytes.

@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use once_cell::sync::OnceCell;
 
 use crate::budget::Budget;
+use crate::byte_budget::ByteBudget;
 use crate::connection::Connection;
 use crate::error::{Error, Result, Status};
 use crate::fork;
@@ -20,6 +21,7 @@ use crate::lock::{Mutex, RwLock};
 use crate::manager::{Manager, Timeout};
 use crate::options::{Key, Options, Reach, SETTINGS, Values};
 use crate::registry::Registry;
+use crate::release::Releaser;
 use crate::resolve::Resolver;
 use crate::watcher::Watcher;
 use crate::{context, log};
@@ -32,7 +34,10 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Process {
     pid: u32,
     budget: Budget,
+    byte_budget: ByteBudget,
     resolver: Resolver,
+    /// Made with the first lent buffer.
+    releaser: OnceCell<Releaser>,
     /// What needs threads: made with the first connection.
     engine: OnceCell<Engine>,
     /// `io_threads`, until the engine is made.
@@ -95,7 +100,9 @@ impl Process {
         Ok(Process {
             pid: std::process::id(),
             budget,
+            byte_budget: ByteBudget::new(values.get(Key::MaxTotalQueuedBytes).unsigned_abs()),
             resolver: Resolver::new(),
+            releaser: OnceCell::new(),
             engine: OnceCell::new(),
             io_threads: Mutex::new(values.get(Key::IoThreads) as i32),
             values,
@@ -116,6 +123,15 @@ impl Process {
 
     pub(crate) fn budget(&'static self) -> &'static Budget {
         &self.budget
+    }
+
+    pub(crate) fn byte_budget(&'static self) -> &'static ByteBudget {
+        &self.byte_budget
+    }
+
+    /// The thread that gives lent buffers back; started at the first call, LIMIT when it cannot be.
+    pub(crate) fn releaser(&'static self) -> Result<&'static Releaser> {
+        self.releaser.get_or_try_init(|| Releaser::start(self))
     }
 
     /// Descriptors set aside for connections, closing ones included.
@@ -226,6 +242,7 @@ impl Process {
                     }
                     *io_threads = value as i32;
                 }
+                Key::MaxTotalQueuedBytes => self.byte_budget.set_limit(value.unsigned_abs()),
                 Key::MaxDescriptors => self.budget.set_limit(value as usize),
                 _ => debug_assert!(SETTINGS[setting.key as usize].reach != Reach::Process),
             }

@@ -21,6 +21,7 @@ use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, LineId};
 use crate::lock::Mutex;
 use crate::log::{self, Level};
+use crate::options::Key;
 use crate::process::Process;
 use crate::route::Route;
 use crate::thread::spawn_quiet;
@@ -57,6 +58,7 @@ enum Command {
 enum Timer {
     Dial(LineId),
     Stall(ConnId),
+    Idle(ConnId),
 }
 
 impl Watcher {
@@ -201,6 +203,7 @@ impl Watch {
                     self.dial_time(line, now);
                 }
                 Timer::Stall(conn) => self.check_stall(conn, now),
+                Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
     }
@@ -214,6 +217,14 @@ impl Watch {
         drop(life);
         if let Some(time) = again {
             self.timers.push(Reverse((now + time, Timer::Stall(id))));
+        }
+    }
+
+    fn check_idle(&mut self, id: ConnId, now: Instant) {
+        let Some(conn) = self.process.registry().find(id) else { return };
+        let limit = conn.values().ms(Key::IdleTimeoutMs);
+        if let Some(time) = conn.manager().evict_after(&conn, limit) {
+            self.timers.push(Reverse((now + time, Timer::Idle(id))));
         }
     }
 
@@ -337,7 +348,8 @@ impl Watch {
 
     /// A descriptor of our own for the line's TCP connection.
     fn own_descriptor(&self, id: LineId) -> Option<OwnedFd> {
-        let fd = self.lines.get(&id)?.tcp?;
+        let line = self.lines.get(&id)?;
+        let fd = line.tcp.filter(|_| line.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
         // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
         let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         // SAFETY: just made, owned by nobody else.
@@ -358,6 +370,10 @@ impl Watch {
         }
         let conn = conn.clone();
         conn.manager().ready(&conn, tcp);
+        let idle = conn.values().ms(Key::IdleTimeoutMs);
+        if !idle.is_zero() {
+            self.timers.push(Reverse((Instant::now() + idle, Timer::Idle(conn.id()))));
+        }
     }
 
     /// The kernel says that the peer has closed, or that the connection is dead.

@@ -173,6 +173,7 @@ fn kind(function: &str, text: &str) -> Parameter {
         }
         ("const kvconn_failure_t *", "failure") => simple("good_failure()", each(INVALID, &["NULL"])),
         ("kvconn_failure_t *", "failure") => simple("NULL", vec![]),
+        ("kvconn_release_fn_t", "release") => simple("good_release", each(ANY, &["NULL"])),
         ("kvconn_log_fn_t", "function") => simple("good_log", each(ANY, &["NULL"])),
         ("void *", "user_data") => simple("NULL", vec![]),
         // What is written: arrays with a capacity.

@@ -2,9 +2,13 @@
 
 mod common;
 
+#[path = "limits/bytes.rs"]
+mod bytes;
 #[path = "limits/descriptors.rs"]
 mod descriptors;
 #[path = "limits/endpoints.rs"]
 mod endpoints;
+#[path = "limits/idle.rs"]
+mod idle;
 #[path = "limits/many.rs"]
 mod many;

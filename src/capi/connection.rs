@@ -35,6 +35,11 @@ pub struct kvconn_connection_info_t {
     pub accepted: u64,
     /// The sequence of the last message that the peer's kernel has acknowledged whole; KVCONN_UNKNOWN where nobody can tell.
     pub acknowledged: u64,
+    /// The buffers of every message up to this one that were lent by kvconn_send_owned are the caller's again.
+    pub released: u64,
+    /// Bytes on the wire of what was accepted and is not acknowledged (where nobody can tell: still held by libzmq): what counts
+    /// against max_queued_bytes. 0 when it has ended.
+    pub queued_bytes: u64,
     /// How many threads are waiting in a send on it.
     pub waiting: u32,
     /// 1 when nothing of what is on the way has moved for stall_ms, else 0.
@@ -53,9 +58,9 @@ pub struct kvconn_connection_info_t {
     pub message: [c_char; KVCONN_TEXT_SIZE],
 }
 
-// SAFETY: repr(C), four 4-byte fields, three of 8, four of 4, two of 8, arrays of multiples of 8; integers only.
+// SAFETY: repr(C), four 4-byte fields, five of 8, four of 4, two of 8, arrays of multiples of 8; integers only.
 unsafe impl Filled for kvconn_connection_info_t {
-    const FIRST_SIZE: usize = 592;
+    const FIRST_SIZE: usize = 608;
 }
 
 impl From<ConnectionInfo> for kvconn_connection_info_t {
@@ -68,6 +73,8 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
             conn: info.conn.0,
             accepted: info.accepted,
             acknowledged: acknowledged(info.acknowledged),
+            released: info.released,
+            queued_bytes: info.queued_bytes,
             waiting: info.waiting,
             stalled: info.stalled.into(),
             ended_by: info.ended_by as i32,
@@ -109,6 +116,7 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
 /// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed: register it in a live node first.
 /// @retval KVCONN_CONFLICT       the live connection has other options; the message names one.
 /// @retval KVCONN_LIMIT          max_endpoints or the process's descriptors are used up; the message names the limit.
+/// @retval KVCONN_EVICTED        it was READY, and was evicted before this call could return.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_connect(

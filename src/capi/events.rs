@@ -1,7 +1,7 @@
 //! # Events
 //!
 //! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending event
-//! (CONNECT_FAILED, PEER_LOST, DISCONNECTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
+//! (CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
 //! bounded (option max_events): what does not fit is counted, and OVERFLOW tells how many are missing at that place. Who does not
 //! care about events need not read them.
 

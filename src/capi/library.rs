@@ -31,7 +31,8 @@ pub extern "C" fn kvconn_abi_version() -> i32 {
 
 /// Whether the loaded library, as it was built and on this machine, can do something:
 /// "curve" (encrypted connections), "ipc" (ipc:// endpoints), "keepalive" (TCP keepalive is really set), "user_timeout"
-/// (TCP_USER_TIMEOUT is really set), "out_batch" (small messages leave in large writes).
+/// (TCP_USER_TIMEOUT is really set), "acknowledgement" (what the peer's kernel has is known), "out_batch" (small messages leave in
+/// large writes).
 ///
 /// @param feature the name of the feature; NULL and unknown names are features that it does not have.
 /// @return 1 or 0.
@@ -49,7 +50,7 @@ fn has(feature: &str) -> bool {
         // An option of libzmq's draft API.
         "out_batch" => libzmq("draft"),
         // libzmq cannot tell; build.rs refuses one without them, and tests read them back from a live descriptor.
-        "keepalive" | "user_timeout" => cfg!(target_os = "linux"),
+        "keepalive" | "user_timeout" | "acknowledgement" => cfg!(target_os = "linux"),
         _ => false,
     }
 }

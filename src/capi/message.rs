@@ -71,25 +71,8 @@ impl<'a> Frames<'a> {
 
     /// Refuses what cannot be a message. What it returns makes the copy, when the core asks for it.
     fn check(self) -> Result<impl FnMut() -> Result<Message> + 'a> {
-        let checked = self.checked()?;
-        Ok(move || checked.copy(None))
-    }
-
-    /// Both at once, for one of several messages.
-    pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
-        self.checked()?.copy(Some(copies))
-    }
-
-    fn checked(self) -> Result<Checked<'a>> {
-        Ok(match self {
-            Frames::Apart(frames) => {
-                let frames = some(frames.get(MAX_FRAMES)?)?;
-                for (i, frame) in frames.iter().enumerate() {
-                    // SAFETY: each frame's data is as `apart` was promised.
-                    unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
-                }
-                Checked::Apart(frames)
-            }
+        let checked = match self {
+            Frames::Apart(_) => Checked::Apart(self.checked()?),
             Frames::Packed(buffer, sizes) => {
                 let sizes = some(sizes.get(MAX_FRAMES)?)?;
                 // Cannot overflow: 65,536 sizes of 32 bits.
@@ -97,7 +80,24 @@ impl<'a> Frames<'a> {
                 // SAFETY: the buffer is as `packed` was promised.
                 Checked::Packed(unsafe { bytes(|| "buffer".into(), buffer, total) }?, sizes)
             }
-        })
+        };
+        Ok(move || checked.copy(None))
+    }
+
+    /// Both at once for frames that lie apart, of one of several messages.
+    pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
+        Checked::Apart(self.checked()?).copy(Some(copies))
+    }
+
+    /// The frames, each of which has its data. None of packed ones.
+    pub(super) fn checked(self) -> Result<&'a [kvconn_frame_t]> {
+        let Frames::Apart(frames) = self else { return Ok(&[]) };
+        let frames = some(frames.get(MAX_FRAMES)?)?;
+        for (i, frame) in frames.iter().enumerate() {
+            // SAFETY: each frame's data is as `apart` was promised.
+            unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
+        }
+        Ok(frames)
     }
 }
 
@@ -156,7 +156,8 @@ impl Checked<'_> {
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
 /// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          there is no memory for the message.
+/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send(
@@ -192,7 +193,8 @@ pub unsafe extern "C" fn kvconn_send(
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
 /// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          there is no memory for the message.
+/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed(
@@ -240,7 +242,8 @@ fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
 /// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+///     message names it.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_to(
@@ -288,7 +291,8 @@ pub unsafe extern "C" fn kvconn_send_to(
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
 /// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+///     message names it.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed_to(
@@ -334,7 +338,7 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
 /// @retval KVCONN_PEER_LOST      the peer was lost before.
 /// @retval KVCONN_DISCONNECTED   this process ended the connection before.
 /// @retval KVCONN_NODE_FAILED    its node failed before.
-/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
+/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_flush(
     conn: kvconn_conn_t,

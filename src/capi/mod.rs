@@ -56,7 +56,8 @@
 //!
 //! ## Ownership
 //!
-//! What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options. Texts
+//! What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options; but for
+//! the buffers of kvconn_send_owned, which are lent. Texts
 //! that a function returns are static, or belong to the object they were asked from. Objects (options, failure reports) belong
 //! to the caller, who frees each once; free takes NULL. Ids need no freeing: they are numbers, never reused, and one that
 //! means nothing any more gets KVCONN_STALE. Out-parameters may be NULL only where the description says so.
@@ -67,7 +68,7 @@
 //! a disconnect or failure wakes those with the reason. Exceptions: one kvconn_options_t must not be changed or freed while
 //! another thread uses it, and one kvconn_failure_t not freed. No function may be called from a signal handler. Messages of one
 //! thread to one connection stay in order. kvconn's own threads block all signals and run none of the caller's code, except
-//! the log function.
+//! the log function and the release functions of kvconn_send_owned.
 //!
 //! ## Timeouts
 //!
@@ -97,7 +98,7 @@
 //! how the last connection ended      kvconn_send_to         kvconn_connect         lifted by
 //! ---------------------------------  ---------------------  ---------------------  --------------------------
 //! never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
-//!   CONNECT_FAILED,
+//!   CONNECT_FAILED, EVICTED,
 //!   kvconn_disconnect
 //! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
 //!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
@@ -116,6 +117,16 @@
 //! A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
 //! there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
 //! many peers loses one timeout to a stuck one, not one per message.
+//!
+//! A connection is full when libzmq's queue is (option send_hwm, in messages), and when max_queued_bytes (256 MiB) are on the way:
+//! accepted, and not yet acknowledged by the peer's kernel. A single larger message goes when nothing else is on the way. All
+//! connections of the process together may have max_total_queued_bytes (2 GiB) on the way; a send beyond that is KVCONN_LIMIT at once.
+//!
+//! ## Idle connections
+//!
+//! With the option idle_timeout_ms a connection that nothing was sent over for so long, and whose messages are all acknowledged, is
+//! closed; with evict_idle the idlest one makes room when max_endpoints is reached. It ends as EVICTED. Nothing is fenced: the
+//! next kvconn_send_to or kvconn_connect dials again. A connection with an unacknowledged message is never evicted.
 //!
 //! ## fork and exit
 //!
@@ -141,6 +152,7 @@ mod message;
 mod node;
 mod observe;
 mod options;
+mod owned;
 mod types;
 
 pub use batch::*;
@@ -153,4 +165,5 @@ pub use message::*;
 pub use node::*;
 pub use observe::*;
 pub use options::*;
+pub use owned::*;
 pub use types::*;

@@ -70,9 +70,7 @@ impl Process {
     /// The connection, and the message when it is clear that it can be tried.
     fn prepare(&self, id: ConnId, message: impl FnOnce() -> Result<Message>) -> Result<(Arc<Connection>, Message)> {
         let conn = self.connection(id)?;
-        if let Some(error) = conn.refusal_if_over() {
-            return Err(error);
-        }
+        conn.check_lives()?;
         let message = message().map_err(|error| error.about(id).at(&conn.endpoint))?;
         Ok((conn, message))
     }

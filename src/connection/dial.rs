@@ -50,6 +50,8 @@ pub(crate) struct Dial {
     tried: bool,
     /// CURVE is asked for.
     curve: bool,
+    /// It may have a descriptor of its own.
+    listens: bool,
     /// The address being dialled.
     address: Option<CString>,
     /// How much came from there, once it is connected.
@@ -71,6 +73,7 @@ impl Dial {
             passed_over: None,
             tried: false,
             curve: values.is_curve(),
+            listens: values.acknowledgement(),
             address: None,
             heard: None,
             phase: Phase::Resolving,
@@ -112,7 +115,8 @@ impl Dial {
     pub(crate) fn on_seen(&mut self, seen: Seen, now: Instant) -> Verdict {
         match seen {
             Seen::Connected(fd) => {
-                self.heard = self.address.as_deref().and_then(|address| Heard::new(fd, address));
+                let address = self.address.as_deref().filter(|_| self.listens);
+                self.heard = address.and_then(|address| Heard::new(fd, address));
                 self.phase = Phase::Handshaking;
                 self.due = now + self.handshake_time;
                 Verdict::Wait

@@ -102,11 +102,6 @@ impl Ledger {
         }
     }
 
-    /// How its messages look on the wire.
-    pub(crate) fn mechanism(&self) -> Mechanism {
-        self.mechanism
-    }
-
     /// A message was accepted, so long on the wire. Returns its sequence.
     pub(crate) fn accept(&mut self, wire_bytes: u64) -> u64 {
         let mut rest = wire_bytes;

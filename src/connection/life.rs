@@ -2,12 +2,15 @@
 
 use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::gate::{self, Attempt, Bell, Channel, Patience};
 use super::ledger::{Ledger, Mechanism};
+use super::loans::Loans;
 use super::socket::{PushSocket, Sent};
 use super::state::{Ending, Happening, State};
+use crate::byte_budget::Share;
 use crate::clock::Coarse;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Status};
@@ -33,11 +36,20 @@ pub(crate) struct Life {
     account: Option<Account>,
     /// The final counts, once it has ended.
     delivery: Delivery,
-    /// The last time a byte was acknowledged or, where nobody can tell, a message accepted or the queue seen writable
-    /// again.
+    /// Bytes on the wire of what was accepted, of what libzmq has let go of that, and how much of that was noticed: these stand
+    /// in for the ledger where nobody can tell what the peer has.
+    accepted_bytes: u64,
+    let_go: Arc<AtomicU64>,
+    let_go_seen: u64,
+    /// How many bytes may be queued, and what of the process's budget is taken for them.
+    max_queued: u64,
+    share: Share,
+    /// The last message that was tried did not fit into the budget. No descriptor tells when it does.
+    over_budget: bool,
+    /// Buffers that messages have lent.
+    loans: Arc<Loans>,
+    /// The last time a byte was acknowledged or, where nobody can tell, let go by libzmq.
     progress: Coarse,
-    /// The queue was full at the last attempt.
-    full: bool,
     /// The pipe died within a message: nothing must be handed over any more.
     dead: bool,
     /// What was accepted goes out, and nothing more is.
@@ -117,8 +129,9 @@ impl Life {
         values: &Values,
         line: (LineId, PushSocket),
         events: Arc<Events>,
-        watcher: &'static Watcher,
+        engine: (&'static Watcher, Share),
     ) -> Life {
+        let (watcher, share) = engine;
         Life {
             conn,
             endpoint,
@@ -129,8 +142,14 @@ impl Life {
             accepted: 0,
             account: None,
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
+            accepted_bytes: 0,
+            let_go: Arc::default(),
+            let_go_seen: 0,
+            max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
+            share,
+            over_budget: false,
+            loans: Loans::new(),
             progress: Coarse::now(),
-            full: false,
             dead: false,
             draining: None,
             stalled: false,
@@ -164,11 +183,13 @@ impl Life {
     /// Marks the end; `None` when it had ended before.
     pub(super) fn finish(&mut self, end: End) -> Option<Finished> {
         let State::Ended(ending) = self.state.after(end.happening) else { return None };
-        if matches!(self.state, State::Ended(_)) {
+        if matches!(self.state, State::Ended(_)) || ending == Ending::Evicted && self.idle().is_none() {
             return None;
         }
         self.state = State::Ended(ending);
         self.delivery = self.last_look(ending);
+        self.share.close();
+        self.loans.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
         self.raise(event.count(self.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
@@ -178,7 +199,7 @@ impl Life {
 
     /// Reads the kernel's counts for the last time, and gives up our descriptor: while it is open, no FIN leaves.
     fn last_look(&mut self, ending: Ending) -> Delivery {
-        let local = matches!(ending, Ending::Disconnected | Ending::NodeFailed | Ending::Shutdown);
+        let local = !matches!(ending, Ending::ConnectFailed | Ending::PeerLost);
         let mut ended_by = if local { EndedBy::Local } else { EndedBy::Unknown };
         let looked = self.look();
         let acknowledged = match (self.account.take(), self.accepted) {
@@ -195,18 +216,61 @@ impl Life {
         Delivery { accepted: self.accepted, acknowledged, ended_by }
     }
 
-    /// Asks the kernel how far the peer's has acknowledged.
+    /// Asks the kernel how far the peer's has acknowledged or, where nobody can tell, looks what libzmq has let go.
     fn look(&mut self) -> Option<TcpInfo> {
-        let account = self.account.as_mut()?;
-        let info = tcp_info::read(account.tcp.as_fd()).ok()?;
-        if account.ledger.observe(info.counters) {
+        let (info, moved) = match &mut self.account {
+            Some(account) => {
+                let info = tcp_info::read(account.tcp.as_fd()).ok()?;
+                (Some(info), account.ledger.observe(info.counters))
+            }
+            None => {
+                let let_go = self.let_go.load(Ordering::Acquire);
+                (None, std::mem::replace(&mut self.let_go_seen, let_go) < let_go)
+            }
+        };
+        if moved {
             self.moves();
+            self.share.keep(self.queued());
         }
-        Some(info)
+        info
+    }
+
+    /// Bytes on the wire that were accepted and are, as far as it was looked, not acknowledged or, where nobody can tell, still
+    /// held by libzmq.
+    pub(super) fn queued(&self) -> u64 {
+        match &self.account {
+            Some(account) => account.ledger.bytes_on_the_way(),
+            None => self.accepted_bytes.saturating_sub(self.let_go_seen),
+        }
+    }
+
+    /// What a message needs that lends buffers.
+    pub(super) fn lending(&self) -> (Arc<Loans>, Arc<AtomicU64>, Mechanism) {
+        (self.loans.clone(), self.let_go.clone(), self.mechanism)
+    }
+
+    /// What refuses so many bytes more, if anything does.
+    fn over_budget(&mut self, bytes: u64) -> Option<Attempt<u64, Error>> {
+        // One message larger than the budget goes when nothing else is queued.
+        let fits = |queued: u64, most: u64| queued == 0 || queued + bytes <= most;
+        if !fits(self.queued(), self.max_queued) || !self.share.covers(self.queued() + bytes) {
+            self.look();
+        }
+        self.over_budget = !fits(self.queued(), self.max_queued);
+        if self.over_budget {
+            self.look_after(self.look_every());
+            return Some(Attempt::Full);
+        }
+        if !self.share.cover(self.queued() + bytes) {
+            let (taken, limit) = self.share.state();
+            let text = format!("max_total_queued_bytes is {limit}, {taken} are queued, {bytes} more do not fit");
+            return Some(Attempt::Refused(self.error(Status::Limit, 0, &text)));
+        }
+        None
     }
 
     /// The counts, after another look.
-    pub(super) fn delivery(&mut self) -> Delivery {
+    pub(crate) fn delivery(&mut self) -> Delivery {
         self.look();
         self.known_delivery()
     }
@@ -259,10 +323,8 @@ impl Life {
         if self.state != State::Ready {
             return None;
         }
-        let on_the_way = match self.look() {
-            Some(_) => self.account.as_ref().is_some_and(|account| account.ledger.bytes_on_the_way() > 0),
-            None => self.full && !self.socket().is_some_and(PushSocket::writable),
-        };
+        self.look();
+        let on_the_way = self.queued() > 0;
         if !on_the_way {
             self.looked_after = false;
             self.moves();
@@ -278,6 +340,14 @@ impl Life {
         Some(if due.is_zero() { self.look_every() } else { due.clamp(Duration::from_millis(1), self.look_every()) })
     }
 
+    /// How long it has been READY with nothing to do and all that was accepted acknowledged; `None` when that is not so.
+    pub(crate) fn idle(&self) -> Option<Duration> {
+        let acknowledged = self.account.is_some() || self.accepted == 0;
+        let idle =
+            self.state == State::Ready && acknowledged && !self.looked_after && !self.dead && self.draining.is_none();
+        idle.then(|| self.progress.elapsed())
+    }
+
     /// How often what is on the way is looked at. Progress is known one look late at the most, and so is STALLED.
     fn look_every(&self) -> Duration {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
@@ -285,7 +355,6 @@ impl Life {
 
     /// It makes progress.
     fn moves(&mut self) {
-        self.full = false;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
             self.raise(Event::new(EventKind::Recovered, ""));
@@ -293,23 +362,23 @@ impl Life {
     }
 
     /// A message was accepted.
-    fn accept(&mut self, message: &Message) -> u64 {
+    fn accept(&mut self, message: &mut Message) -> u64 {
         self.accepted += 1;
-        if let Some(account) = &mut self.account {
-            let ledger = &mut account.ledger;
-            ledger.accept(message.wire_bytes(ledger.mechanism()));
-            if ledger.wants_trimming() {
-                self.look();
+        let bytes = message.wire_bytes(self.mechanism);
+        match &mut self.account {
+            Some(Account { ledger, .. }) => {
+                ledger.accept(bytes);
+                if ledger.wants_trimming() {
+                    self.look();
+                }
             }
-            if !self.looked_after {
-                // Nothing was on the way: patience counts from here.
-                self.progress = Coarse::now();
-                self.look_after(self.look_every());
-            }
-        } else if self.full {
-            self.moves();
-        } else {
+            None => self.accepted_bytes += bytes,
+        }
+        message.accepted(self.accepted);
+        if !self.looked_after {
+            // Nothing was on the way: patience counts from here.
             self.progress = Coarse::now();
+            self.look_after(self.look_every());
         }
         self.accepted
     }
@@ -364,11 +433,19 @@ impl Channel for Life {
         if self.state == State::Connecting {
             return Attempt::NotYet;
         }
+        if let Some(no) = self.over_budget(message.wire_bytes(self.mechanism)) {
+            return no;
+        }
+        if self.account.is_none()
+            && let Err(e) = message.tell(self.mechanism, &self.let_go)
+        {
+            let text = format!("no memory for the account of a message: {e}");
+            return Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
+        }
         let Some((_, push)) = &self.socket else { return Attempt::NotYet };
         match push.send(message) {
             Sent::Accepted => Attempt::Done(self.accept(message)),
             Sent::Full => {
-                self.full = true;
                 self.look_after(self.look_every());
                 Attempt::Full
             }
@@ -389,15 +466,20 @@ impl Channel for Life {
     }
 
     fn bell(&mut self, has_alarm: bool) -> SocketBell {
-        let socket = self.socket().map_or(-1, PushSocket::fd);
-        if has_alarm {
-            return SocketBell { socket, wake: None };
-        }
-        if self.wake.is_none() {
+        /// How soon the kernel is asked again whether the budget has room: it cannot be asked to tell.
+        const BUDGET: Duration = Duration::from_millis(2);
+        const NO_WAKE: Duration = Duration::from_millis(5);
+        if self.wake.is_none() && !has_alarm {
             // Without a descriptor left for it, the head looks again every few milliseconds instead.
             self.wake = EventFd::new().ok().map(Arc::new);
         }
-        SocketBell { socket, wake: self.wake.clone() }
+        let wake = self.wake.clone().filter(|_| !has_alarm);
+        let look_again = match (self.over_budget, &wake) {
+            (true, _) => Some(BUDGET),
+            (false, None) if !has_alarm => Some(NO_WAKE),
+            (false, _) => None,
+        };
+        SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
     }
 
     fn release(&mut self) {
@@ -422,19 +504,17 @@ impl Life {
 pub(crate) struct SocketBell {
     socket: RawFd,
     wake: Option<Arc<EventFd>>,
+    /// No descriptor tells everything: it looks again after this time.
+    look_again: Option<Duration>,
 }
 
 impl Bell for SocketBell {
     type Alarm = Alarm;
 
     fn wait(&self, until: Instant) -> bool {
-        match &self.wake {
-            Some(wake) => wait_readable(&[self.socket, wake.as_raw_fd()], until),
-            None => {
-                let slice = Instant::now() + Duration::from_millis(5);
-                wait_readable(&[self.socket], until.min(slice)) || slice < until
-            }
-        }
+        let again = self.look_again.map(|time| Instant::now() + time).filter(|again| *again < until);
+        let wake = self.wake.as_ref().map_or(-1, |wake| wake.as_raw_fd());
+        wait_readable(&[self.socket, wake], again.unwrap_or(until)) || again.is_some()
     }
 
     fn kick(&self) {
@@ -450,8 +530,14 @@ impl Bell for SocketBell {
     }
 
     fn wait_any<'a>(alarm: &Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
-        let sockets: Vec<RawFd> = bells.map(|bell| bell.map_or(-1, |bell| bell.socket)).collect();
-        alarm.wait(&sockets, until)
+        let (sockets, again): (Vec<RawFd>, Vec<Option<Duration>>) =
+            bells.map(|bell| bell.map_or((-1, None), |bell| (bell.socket, bell.look_again))).unzip();
+        let soonest = again.iter().flatten().min().map(|time| Instant::now() + *time).filter(|again| *again < until);
+        let mut told = alarm.wait(&sockets, soonest.unwrap_or(until));
+        if soonest.is_some_and(|soonest| soonest <= Instant::now()) {
+            told.iter_mut().zip(again).for_each(|(told, again)| *told |= again.is_some());
+        }
+        told
     }
 }
 

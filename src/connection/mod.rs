@@ -4,8 +4,10 @@ pub mod batch;
 pub(crate) mod dial;
 pub(crate) mod gate;
 mod handshake;
+pub(crate) mod held;
 pub(crate) mod ledger;
 mod life;
+pub mod loans;
 pub(crate) mod socket;
 pub(crate) mod state;
 
@@ -13,12 +15,15 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
+use crate::byte_budget::Share;
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, LineId};
 use crate::manager::{Manager, Timeout};
 use crate::message::Message;
 use crate::options::Values;
+use crate::process::Process;
+use crate::release::{self, Release};
 use crate::tcp_info::EndedBy;
 use crate::watcher::Watcher;
 
@@ -26,6 +31,7 @@ use gate::{Access, Channel, Gate, Wakeups};
 pub use life::Delivery;
 use life::{DEAD_PIPE, Life};
 pub(crate) use life::{End, Finished};
+use loans::Loan;
 use socket::PushSocket;
 pub use state::{Ending, Happening, State};
 
@@ -74,6 +80,10 @@ pub struct ConnectionInfo {
     pub accepted: u64,
     /// The last message that the peer's kernel has acknowledged; `None`: nobody can tell.
     pub acknowledged: Option<u64>,
+    /// Every buffer that was lent with a message up to this one is the caller's again.
+    pub released: u64,
+    /// Bytes on the wire that are on the way: what counts against the budget.
+    pub queued_bytes: u64,
     /// How it ended.
     pub ended_by: EndedBy,
     /// Threads waiting in a send.
@@ -96,10 +106,10 @@ impl Connection {
         manager: Arc<Manager>,
         values: Arc<Values>,
         line: (LineId, PushSocket),
-        watcher: &'static Watcher,
+        engine: (&'static Watcher, Share),
     ) -> Arc<Connection> {
         let id = ConnId::fresh();
-        let life = Life::new(id, endpoint.clone(), &values, line, manager.events().clone(), watcher);
+        let life = Life::new(id, endpoint.clone(), &values, line, manager.events().clone(), engine);
         Arc::new(Connection {
             id,
             endpoint,
@@ -134,23 +144,55 @@ impl Connection {
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
-        if let Some(error) = self.refusal_if_over() {
-            return Err(error);
+        self.check_lives()?;
+        self.pass(&mut message()?, timeout)
+    }
+
+    /// The same with frames that are not copied. On success `release` is called once, on the thread kvconn-release, when they are
+    /// the caller's again, which may be before this returns; an error means that they are, and that it will not be called.
+    ///
+    /// # Safety
+    /// The frames can be read and do not change until they are the caller's again.
+    pub unsafe fn send_owned(
+        self: &Arc<Self>,
+        frames: &[*const [u8]],
+        release: Option<Release>,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        self.check_lives()?;
+        let releaser = Process::current()?.releaser()?;
+        let (loans, let_go, mechanism) = self.gate.lock().lending();
+        let loan = Loan::new(self.id, loans, release, releaser);
+        // SAFETY: the same contract; on an error the frames are waited for below.
+        let mut message = unsafe { Message::lending(frames, loan, mechanism, &let_go) }?;
+        let held = message.held().cloned();
+        let sent = self.pass(&mut message, timeout);
+        drop(message);
+        if sent.is_err() && !held.is_none_or(|held| held.taken_back()) {
+            let text =
+                "libzmq does not let go of the buffers of a message that was not accepted: they must stay as they are";
+            return Err(Error::new(Status::Internal, text).about(self.id).at(&self.endpoint));
         }
-        let mut message = message()?;
+        sent
+    }
+
+    /// An error when it has ended, without its lock while it lives.
+    fn check_lives(&self) -> Result<()> {
+        match self.over.load(Ordering::Relaxed) {
+            true => self.gate.lock().refusal().map_or(Ok(()), Err),
+            false => Ok(()),
+        }
+    }
+
+    fn pass(self: &Arc<Self>, message: &mut Message, timeout: Timeout) -> Result<u64> {
         let timeout = timeout.or(self.manager.send_timeout());
         let mut deadline = None;
-        let result = self.gate.pass(&mut message, |life| {
+        let result = self.gate.pass(message, |life| {
             // Only who must wait asks for the time.
             let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
             life.patience(timeout, deadline)
         });
         self.noticing_loss(result)
-    }
-
-    /// Why nothing passes any more, if it has ended.
-    fn refusal_if_over(&self) -> Option<Error> {
-        if self.over.load(Ordering::Relaxed) { self.gate.lock().refusal() } else { None }
     }
 
     /// The same result of a send, after the end that it may tell of.
@@ -160,6 +202,45 @@ impl Connection {
             self.manager.end(self, End::new(Happening::PeerGone, DEAD_PIPE));
         }
         result
+    }
+
+    /// Waits until the buffers of every message up to `sequence` (0: all accepted by now) are the caller's again. TIMEOUT;
+    /// WOULD_DEADLOCK on the thread that gives them back; INVALID for a message that was not accepted yet.
+    pub fn wait_released(&self, sequence: u64, timeout: Timeout) -> Result<()> {
+        let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
+        let (accepted, (loans, ..)) = {
+            let life = self.gate.lock();
+            (life.known_delivery().accepted, life.lending())
+        };
+        if sequence > accepted {
+            return error(Status::Invalid, format!("message {sequence} was not accepted yet; the last is {accepted}"));
+        }
+        let target = if sequence == 0 { accepted } else { sequence };
+        let now = Instant::now();
+        if release::is_this_thread() {
+            return match loans.wait_returned(target, now) {
+                true => Ok(()),
+                false => error(
+                    Status::WouldDeadlock,
+                    format!("the buffers of message {target} are given back by this very thread, after this call"),
+                ),
+            };
+        }
+        match loans.wait_returned(target, now + timeout.or(self.manager.send_timeout())) {
+            true => Ok(()),
+            false => {
+                let first = loans.first().unwrap_or(target);
+                error(
+                    Status::Timeout,
+                    format!("the buffers of message {first} were not given back within the time given"),
+                )
+            }
+        }
+    }
+
+    /// Whether buffers are lent that are not given back.
+    pub(crate) fn is_lending(&self) -> bool {
+        self.gate.lock().lending().0.first().is_some()
     }
 
     /// Waits until it is READY; the error says why it never will be, or that the time is over.
@@ -214,7 +295,7 @@ impl Connection {
             return Some((error(Status::Invalid, text), delivery.acknowledged.unwrap_or(0)));
         }
         let Some(acknowledged) = delivery.acknowledged else {
-            let text = "nobody can tell what the peer of an ipc endpoint has";
+            let text = "nobody can tell what the peer has: the endpoint is ipc, acknowledgement is off, or the kernel is too old";
             return Some((error(Status::Unsupported, text.into()), 0));
         };
         if acknowledged >= target {
@@ -232,6 +313,11 @@ impl Connection {
     /// Whether it is READY now.
     pub(crate) fn is_ready(&self) -> bool {
         self.gate.lock().state == State::Ready
+    }
+
+    /// How long it has been idle, if it is; `None` also when somebody uses it at this moment.
+    pub fn try_idle(&self) -> Option<Duration> {
+        self.gate.try_lock()?.idle()
     }
 
     /// Ends this life; a current successor at the same endpoint is not touched. Nothing is fenced. Ending what has
@@ -267,6 +353,8 @@ impl Connection {
             os_errno: life.end.as_ref().map_or(0, |end| end.os_errno),
             accepted: delivery.accepted,
             acknowledged: delivery.acknowledged,
+            released: life.lending().0.first().map_or(delivery.accepted, |first| first - 1),
+            queued_bytes: if life.end.is_none() { life.queued() } else { 0 },
             ended_by: delivery.ended_by,
             waiting: u32::try_from(life.waiting()).unwrap_or(u32::MAX),
             stalled: life.stalled,

@@ -15,8 +15,10 @@ use crate::message::Message;
 use crate::options::{Key, Values};
 
 /// What a line costs: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's own, and
-/// ours of the same TCP connection.
-pub(crate) const DESCRIPTORS: usize = 5;
+/// ours of the same TCP connection, if we keep account of it.
+fn descriptors(values: &Values) -> usize {
+    4 + usize::from(values.acknowledgement())
+}
 
 /// The encoder's batch: 1.4 to 1.7 times the throughput of small messages against libzmq's 8 KiB; more gains nothing.
 const OUT_BATCH: i32 = 64 * 1024;
@@ -88,7 +90,7 @@ pub(crate) fn open_line(
     budget: &'static Budget,
     values: &Values,
 ) -> Result<(LineId, PushSocket, Monitor)> {
-    let lease = budget.lease(DESCRIPTORS)?;
+    let lease = budget.lease(descriptors(values))?;
     let id = LineId::fresh();
     let make = || -> io::Result<(PushSocket, Monitor)> {
         let socket = context.socket(zmq_sys::ZMQ_PUSH)?;
@@ -173,11 +175,6 @@ impl PushSocket {
     /// The descriptor that tells that something changed.
     pub(crate) fn fd(&self) -> RawFd {
         self.fd
-    }
-
-    /// Works off libzmq's commands and tells whether there is room.
-    pub(crate) fn writable(&self) -> bool {
-        self.socket.writable()
     }
 
     /// How long what is queued may still be sent after the socket is dropped.

@@ -3,7 +3,7 @@
 //! | state | handshake done | dial failed | peer gone | ended by the caller, its node, or shutdown |
 //! | --- | --- | --- | --- | --- |
 //! | CONNECTING | READY | ended: CONNECT_FAILED | ended: CONNECT_FAILED | ended: DISCONNECTED, NODE_FAILED, SHUTDOWN |
-//! | READY | – | – | ended: PEER_LOST | ended: DISCONNECTED, NODE_FAILED, SHUTDOWN |
+//! | READY | – | – | ended: PEER_LOST | ended: DISCONNECTED, NODE_FAILED, SHUTDOWN; when idle, EVICTED |
 //! | ended | – | – | – | – |
 //!
 //! "–" changes nothing: the first ending stays, and there is exactly one.
@@ -35,6 +35,8 @@ pub enum Ending {
     NodeFailed,
     /// kvconn was shut down.
     Shutdown,
+    /// It was idle, and its descriptors were wanted.
+    Evicted,
 }
 
 /// What happens to a connection.
@@ -52,6 +54,8 @@ pub enum Happening {
     NodeFailure,
     /// `kvconn_shutdown`.
     Shutdown,
+    /// Idle for longer than `idle_timeout_ms`, or the idlest when `evict_idle` makes room.
+    Evict,
 }
 
 impl State {
@@ -64,6 +68,8 @@ impl State {
             (State::Connecting, H::DialFailed | H::PeerGone) => State::Ended(Ending::ConnectFailed),
             (State::Ready, H::HandshakeDone | H::DialFailed) => self,
             (State::Ready, H::PeerGone) => State::Ended(Ending::PeerLost),
+            (State::Connecting, H::Evict) => self,
+            (State::Ready, H::Evict) => State::Ended(Ending::Evicted),
             (_, H::Disconnect) => State::Ended(Ending::Disconnected),
             (_, H::NodeFailure) => State::Ended(Ending::NodeFailed),
             (_, H::Shutdown) => State::Ended(Ending::Shutdown),
@@ -80,6 +86,7 @@ impl Ending {
             Ending::Disconnected => Status::Disconnected,
             Ending::NodeFailed => Status::NodeFailed,
             Ending::Shutdown => Status::Shutdown,
+            Ending::Evicted => Status::Evicted,
         }
     }
 
@@ -90,6 +97,7 @@ impl Ending {
             Ending::PeerLost => EventKind::PeerLost,
             Ending::Disconnected | Ending::Shutdown => EventKind::Disconnected,
             Ending::NodeFailed => EventKind::NodeFailed,
+            Ending::Evicted => EventKind::Evicted,
         }
     }
 }
@@ -108,7 +116,8 @@ mod tests {
                 Just(PeerGone),
                 Just(Disconnect),
                 Just(NodeFailure),
-                Just(Shutdown)
+                Just(Shutdown),
+                Just(Evict)
             ],
             0..12,
         )
@@ -129,6 +138,7 @@ mod tests {
                     // Only a connection that was READY loses its peer; only one that never was fails to connect.
                     prop_assert_eq!(ending == Ending::PeerLost, was_ready && happening == Happening::PeerGone);
                     prop_assert!(!(ending == Ending::ConnectFailed && was_ready));
+                    prop_assert!(ending != Ending::Evicted || was_ready);
                 }
                 was_ready |= next == State::Ready;
                 state = next;

@@ -3,8 +3,10 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Sets;
 use super::{Manager, Timeout};
 use crate::cache::{Admission, Asker};
+use crate::connection::gate::Wakeups;
 use crate::connection::socket::open_line;
 use crate::connection::{Connection, End, Happening};
 use crate::endpoint::Endpoint;
@@ -95,7 +97,7 @@ impl Manager {
         loop {
             let values = {
                 let mut sets = self.open_sets()?;
-                match sets.cache.admit(endpoint, asker, &sets.values)? {
+                match self.admit(&mut sets, endpoint, asker)? {
                     Admission::Current(conn) => {
                         sets.cache.remember(endpoint, asker);
                         return Ok(conn);
@@ -108,8 +110,8 @@ impl Manager {
             let (line, push, monitor) =
                 open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
 
-            let admitted = self.open_sets().and_then(|sets| {
-                let admission = sets.cache.admit(endpoint, asker, &sets.values)?;
+            let admitted = self.open_sets().and_then(|mut sets| {
+                let admission = self.admit(&mut sets, endpoint, asker)?;
                 Ok((sets, admission))
             });
             match admitted {
@@ -119,7 +121,7 @@ impl Manager {
                         self.clone(),
                         Arc::new(values),
                         (line, push),
-                        &engine.watcher,
+                        (&engine.watcher, process.byte_budget().share()),
                     );
                     sets.cache.connected(&conn, options);
                     self.registry.add(&conn);
@@ -136,6 +138,53 @@ impl Manager {
                 }
             }
         }
+    }
+
+    /// As the cache says; with `evict_idle`, room is made where there is none.
+    fn admit(&self, sets: &mut Sets, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Admission> {
+        match sets.cache.admit(endpoint, asker, &sets.values) {
+            Err(e) if e.status == Status::Limit => {
+                self.make_room(sets, 1, &[]).map_err(|e| e.at(endpoint))?;
+                sets.cache.admit(endpoint, asker, &sets.values)
+            }
+            other => other,
+        }
+    }
+
+    /// Room for that many more endpoints; with `evict_idle`, the idlest connections make it, but for those to `kept` ones.
+    pub(super) fn make_room(&self, sets: &mut Sets, more: usize, kept: &[Endpoint]) -> Result<()> {
+        loop {
+            let full = match sets.cache.check_room(more, &sets.values) {
+                Err(full) if sets.values.get(Key::EvictIdle) != 0 => full,
+                result => return result,
+            };
+            // A lock that is held is one that is used.
+            let unowned = sets.cache.evictable().filter(|conn| !kept.contains(conn.endpoint()));
+            let idlest =
+                unowned.filter_map(|conn| Some((conn.try_idle()?, conn.clone()))).max_by_key(|(idle, _)| *idle);
+            let Some((idle, conn)) = idlest else { return Err(full) };
+            let text = format!("idle for {} ms, and max_endpoints was reached", idle.as_millis());
+            self.evict(sets, &conn, text);
+        }
+    }
+
+    /// Nobody waits in a call on an idle connection, so nobody has to be woken.
+    fn evict(&self, sets: &mut Sets, conn: &Arc<Connection>, text: String) {
+        let mut woken = Vec::new();
+        self.end_together(sets, std::slice::from_ref(conn), End::new(Happening::Evict, text), &mut woken);
+        woken.into_iter().for_each(Wakeups::ring);
+    }
+
+    /// Evicts a connection that is idle for so long; when to look again, if it lives on.
+    pub(crate) fn evict_after(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration> {
+        let mut sets = self.sets();
+        let idle = conn.lock().idle().unwrap_or_default();
+        if idle >= limit {
+            self.evict(&mut sets, conn, format!("idle for {} ms (option idle_timeout_ms)", idle.as_millis()));
+        }
+        // Something may have been sent in between: then it lives.
+        let lives = sets.cache.current(conn.endpoint()).is_some_and(|current| Arc::ptr_eq(current, conn));
+        lives.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
     }
 
     /// Ends whichever life is current at the endpoint and fences it. An endpoint that is not known is fenced too.
@@ -179,10 +228,15 @@ impl Manager {
         let endpoint = self.endpoint(endpoint)?;
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
-        let conn = self.obtain(&endpoint, Asker::SendTo)?;
-        let left = timeout.saturating_sub(begun.elapsed());
-        let sequence = conn.send(message, Timeout::After(left))?;
-        Ok((conn.id(), sequence))
+        loop {
+            let conn = self.obtain(&endpoint, Asker::SendTo)?;
+            let left = timeout.saturating_sub(begun.elapsed());
+            match conn.send(message, Timeout::After(left)) {
+                // Evicted between the two steps, it is there to be dialled again.
+                Err(e) if e.status == Status::Evicted => {}
+                result => return Ok((conn.id(), result?)),
+            }
+        }
     }
 }
 

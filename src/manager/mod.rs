@@ -227,9 +227,9 @@ impl Manager {
         }
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
-            if let Some(oldest) = sets.endings.pop_front() {
-                self.registry.remove(oldest.id());
-            }
+            // Whoever waits for the buffers that it was lent must find it.
+            let Some(oldest) = sets.endings.pop_front_if(|oldest| !oldest.is_lending()) else { break };
+            self.registry.remove(oldest.id());
         }
         ended
     }
@@ -303,13 +303,14 @@ impl Manager {
         // What was acknowledged is out, whether libzmq has given up its socket in time or not.
         let gone = self.wait_gone(conns, deadline);
         drop(gone);
+        let returned = self.wait_returned(conns, deadline);
         let untold: Vec<_> = conns.iter().filter(|conn| conn.info().acknowledged.is_none()).cloned().collect();
         let sent = self.wait_sent(&untold, deadline);
         if unflushed > 0 {
             let text = format!("{unflushed} connections had messages that were not acknowledged in time");
             return Err(Error::new(Status::Timeout, text));
         }
-        sent
+        sent.and(returned)
     }
 
     /// `kvconn_manager_destroy`: ends all, forgets all.
@@ -326,10 +327,27 @@ impl Manager {
         drop(remains);
         woken.into_iter().for_each(Wakeups::ring);
         self.events.close();
-        for ended in &endings {
+        let endings = endings.make_contiguous();
+        let gone = self.wait_gone(endings, deadline);
+        let returned = self.wait_returned(endings, deadline);
+        // Whoever waits for the buffers that one was lent must find it, now and later.
+        for ended in endings.iter().filter(|ended| !ended.is_lending()) {
             self.registry.remove(ended.id());
         }
-        self.wait_gone(endings.make_contiguous(), deadline)
+        gone.and(returned)
+    }
+
+    /// Waits until the buffers that were lent to these ended connections are given back. Not on the thread that does so.
+    fn wait_returned(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+        let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
+        let out = |conn: &&Arc<Connection>| conn.wait_released(0, left()).is_err_and(|e| e.status == Status::Timeout);
+        match conns.iter().filter(out).count() {
+            0 => Ok(()),
+            out => Err(Error::new(
+                Status::Timeout,
+                format!("buffers that {out} connections were lent are not given back yet"),
+            )),
+        }
     }
 
     fn fence(&self, sets: &mut Sets, endpoints: &[Endpoint], by: &'static str) {

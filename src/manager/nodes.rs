@@ -63,7 +63,8 @@ impl Manager {
         let mut more: Vec<_> = endpoints.iter().filter(|endpoint| !sets.cache.is_in_use(endpoint)).collect();
         more.sort_unstable();
         more.dedup();
-        sets.cache.check_room(more.len(), &sets.values)?;
+        let more = more.len();
+        self.make_room(sets, more, &endpoints)?;
         sets.nodes.add_endpoints(node, &endpoints)?;
         for endpoint in &endpoints {
             if sets.cache.current(endpoint).is_some_and(|conn| conn.is_ready()) {

@@ -222,6 +222,11 @@ impl Values {
         self.key(Key::CurveServerKey).is_some()
     }
 
+    /// Whether account is kept of what the peer's kernel has.
+    pub(crate) fn acknowledgement(&self) -> bool {
+        self.get(Key::Acknowledgement) != 0
+    }
+
     /// The address to dial from, with port 0.
     pub(crate) fn source_address(&self) -> Option<SocketAddr> {
         self.text(Key::SourceAddress).and_then(|text| text::source_of(text))

@@ -98,6 +98,10 @@ static void good_log(int32_t level, const char *line, void *user_data) {
     (void)level, (void)line, (void)user_data;
 }
 
+static void good_release(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data) {
+    (void)conn, (void)sequence, (void)fate, (void)user_data;
+}
+
 static int good_fd(void) {
     static int fd = -1;
     if (fd < 0) {

@@ -107,7 +107,7 @@ const UPSTREAM: &[(&str, &str)] = &[
     ("ZMQ_HAVE_STRUCT_SOCKADDR_UN", "1"),
 ];
 
-/// A place where libzmq aborts the process, and has to give up instead. In every release so far.
+/// A place where libzmq aborts the process, or forgets memory that it holds. In every release so far.
 struct Correction {
     /// The file, without `.cpp`.
     file: &'static str,
@@ -115,8 +115,8 @@ struct Correction {
     header: Option<(&'static str, &'static str)>,
     /// Texts that stand before the place, in this order.
     before: &'static [&'static str],
-    /// The assertion, and what takes its place.
-    assertion: &'static str,
+    /// What is wrong, and what takes its place.
+    wrong: &'static str,
     instead: &'static str,
 }
 
@@ -128,7 +128,7 @@ const CORRECTIONS: &[Correction] = &[
         file: "session_base",
         header: None,
         before: &["::clean_pipes ()", "pull_msg (&msg);"],
-        assertion: "errno_assert (rc == 0);",
+        wrong: "errno_assert (rc == 0);",
         instead: "if (rc != 0) { _incomplete_in = false; break; }",
     },
     // A source address is taken for the name of an interface at first, and there is no descriptor left to list them. It
@@ -137,7 +137,7 @@ const CORRECTIONS: &[Correction] = &[
         file: "ip_resolver",
         header: None,
         before: &["#include <ifaddrs.h>", "::resolve_nic_name (", "getifaddrs (&ifa);"],
-        assertion: "errno_assert (rc == 0);",
+        wrong: "errno_assert (rc == 0);",
         instead: "if (rc != 0) { errno = ENODEV; return -1; }",
     },
     // A CURVE server gives a short-term key with which nothing can be encrypted. The handshake has failed.
@@ -145,8 +145,17 @@ const CORRECTIONS: &[Correction] = &[
         file: "curve_client",
         header: Some(("curve_client_tools.hpp", "#include \"curve_client.hpp\"")),
         before: &["crypto_box_beforenm (cn_precom_"],
-        assertion: "zmq_assert (rc == 0);",
+        wrong: "zmq_assert (rc == 0);",
         instead: "if (rc != 0) { errno = EPROTO; return -1; }",
+    },
+    // A peer dies while a message is handed over frame by frame: the frames that were taken are forgotten with the pipe, and
+    // neither freed nor, where they were lent, given back. They are dropped, as where this side ends the pipe.
+    Correction {
+        file: "pipe",
+        header: None,
+        before: &["::process_hiccup (", "zmq_assert (_out_pipe);"],
+        wrong: "_out_pipe->flush ();",
+        instead: "rollback (); _out_pipe->flush ();",
     },
 ];
 
@@ -191,9 +200,9 @@ impl Correction {
         }
         let after = |from: usize, wanted: &&str| Some(from + text[from..].find(*wanted)? + wanted.len());
         let place = self.before.iter().try_fold(0, after);
-        let end = place.and_then(|from| after(from, &self.assertion));
+        let end = place.and_then(|from| after(from, &self.wrong));
         let end = end.unwrap_or_else(|| panic!("{}.cpp is not the one that the correction was made for", self.file));
-        [&text[..end - self.assertion.len()], self.instead, &text[end..]].concat()
+        [&text[..end - self.wrong.len()], self.instead, &text[end..]].concat()
     }
 }
 

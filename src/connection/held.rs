@@ -1,0 +1,76 @@
+//! What libzmq holds of a message until it has written it out: told by the frames themselves.
+//!
+//! Two need to know. Where nobody can tell what the peer has, the bytes that libzmq holds are what counts against the
+//! budget. And a buffer that was lent with a message is the caller's again only when libzmq has let it go.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::time::{Duration, Instant};
+
+use super::loans::Loan;
+use crate::libzmq::Lender;
+
+/// The account of one message.
+pub(crate) struct Held {
+    /// Frames that libzmq has not let go; one more for the send, until it has ended.
+    left: AtomicUsize,
+    /// Its sequence once it is accepted, before that 0.
+    sequence: AtomicU64,
+    /// What it takes on the wire.
+    bytes: u64,
+    /// The bytes of its connection's accepted messages that libzmq has let go.
+    let_go: Arc<AtomicU64>,
+    loan: Option<Loan>,
+}
+
+impl Held {
+    /// Of a message of which that many frames tell.
+    pub(crate) fn new(frames: usize, bytes: u64, let_go: Arc<AtomicU64>, loan: Option<Loan>) -> Arc<Held> {
+        Arc::new(Held { left: AtomicUsize::new(frames + 1), sequence: AtomicU64::new(0), bytes, let_go, loan })
+    }
+
+    /// Its sequence; 0 when it was not accepted.
+    pub(crate) fn sequence(&self) -> u64 {
+        self.sequence.load(Ordering::Acquire)
+    }
+
+    /// What was lent with it.
+    pub(crate) fn loan(&self) -> Option<&Loan> {
+        self.loan.as_ref()
+    }
+
+    /// The message was accepted. May be told after libzmq has let it go.
+    pub(crate) fn accepted(self: Arc<Self>, sequence: u64) {
+        if let Some(loan) = &self.loan {
+            loan.lent(sequence);
+        }
+        self.sequence.store(sequence, Ordering::Release);
+        self.let_go();
+    }
+
+    /// The message was not accepted: waits until libzmq has let go what it took of it. That is at once, unless the pipe died in
+    /// the middle; then it is when the socket is closed, which its end has already asked for. False: not within a long time.
+    pub(crate) fn taken_back(&self) -> bool {
+        const LONG: Duration = Duration::from_secs(10);
+        let begun = Instant::now();
+        while self.left.load(Ordering::Acquire) > 1 {
+            if begun.elapsed() > LONG {
+                return false;
+            }
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        true
+    }
+}
+
+impl Lender for Held {
+    fn let_go(self: Arc<Self>) {
+        if self.left.fetch_sub(1, Ordering::AcqRel) > 1 || self.sequence() == 0 {
+            return;
+        }
+        self.let_go.fetch_add(self.bytes, Ordering::Release);
+        if let Some(loan) = &self.loan {
+            loan.releaser().let_go(self.clone());
+        }
+    }
+}
