@@ -73,7 +73,8 @@
  * Ownership
  * ---------
  *
- * What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options. Texts
+ * What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options; but for
+ * the buffers of kvconn_send_owned, which are lent. Texts
  * that a function returns are static, or belong to the object they were asked from. Objects (options, failure reports) belong
  * to the caller, who frees each once; free takes NULL. Ids need no freeing: they are numbers, never reused, and one that
  * means nothing any more gets KVCONN_STALE. Out-parameters may be NULL only where the description says so.
@@ -85,7 +86,7 @@
  * a disconnect or failure wakes those with the reason. Exceptions: one kvconn_options_t must not be changed or freed while
  * another thread uses it, and one kvconn_failure_t not freed. No function may be called from a signal handler. Messages of one
  * thread to one connection stay in order. kvconn's own threads block all signals and run none of the caller's code, except
- * the log function.
+ * the log function and the release functions of kvconn_send_owned.
  *
  * Timeouts
  * --------
@@ -118,7 +119,7 @@
  *     how the last connection ended      kvconn_send_to         kvconn_connect         lifted by
  *     ---------------------------------  ---------------------  ---------------------  --------------------------
  *     never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
- *       CONNECT_FAILED,
+ *       CONNECT_FAILED, EVICTED,
  *       kvconn_disconnect
  *     kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
  *       kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
@@ -137,6 +138,17 @@
  * A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
  * there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
  * many peers loses one timeout to a stuck one, not one per message.
+ *
+ * A connection is full when libzmq's queue is (option send_hwm, in messages), and when max_queued_bytes (256 MiB) are on the way:
+ * accepted, and not yet acknowledged by the peer's kernel. A single larger message goes when nothing else is on the way. All
+ * connections of the process together may have max_total_queued_bytes (2 GiB) on the way; a send beyond that is KVCONN_LIMIT at once.
+ *
+ * Idle connections
+ * ----------------
+ *
+ * With the option idle_timeout_ms a connection that nothing was sent over for so long, and whose messages are all acknowledged, is
+ * closed; with evict_idle the idlest one makes room when max_endpoints is reached. It ends as EVICTED. Nothing is fenced: the
+ * next kvconn_send_to or kvconn_connect dials again. A connection with an unacknowledged message is never evicted.
  *
  * fork and exit
  * -------------
@@ -264,6 +276,16 @@ extern "C" {
  * What to do: Look at the status of each item; to try those again, set conn to 0 in the items that are OK.
  */
 #define KVCONN_PARTIAL (-16)
+/**
+ * The call would wait for its own thread: a release waits for what is released after it.
+ * What to do: Return from the release first, or wait on another thread.
+ */
+#define KVCONN_WOULD_DEADLOCK (-17)
+/**
+ * The connection was idle, with everything acknowledged, and was closed to save its descriptors.
+ * What to do: Connect again: nothing is fenced, and nothing was lost.
+ */
+#define KVCONN_EVICTED (-18)
 
 /* How far an error reaches. */
 
@@ -361,7 +383,8 @@ int32_t kvconn_abi_version(void);
 /**
  * Whether the loaded library, as it was built and on this machine, can do something:
  * "curve" (encrypted connections), "ipc" (ipc:// endpoints), "keepalive" (TCP keepalive is really set), "user_timeout"
- * (TCP_USER_TIMEOUT is really set), "out_batch" (small messages leave in large writes).
+ * (TCP_USER_TIMEOUT is really set), "acknowledgement" (what the peer's kernel has is known), "out_batch" (small messages leave in
+ * large writes).
  *
  * @param feature the name of the feature; NULL and unknown names are features that it does not have.
  * @return 1 or 0.
@@ -571,6 +594,13 @@ typedef struct kvconn_connection_info_t {
     uint64_t accepted;
     /** The sequence of the last message that the peer's kernel has acknowledged whole; KVCONN_UNKNOWN where nobody can tell. */
     uint64_t acknowledged;
+    /** The buffers of every message up to this one that were lent by kvconn_send_owned are the caller's again. */
+    uint64_t released;
+    /**
+     * Bytes on the wire of what was accepted and is not acknowledged (where nobody can tell: still held by libzmq): what counts
+     * against max_queued_bytes. 0 when it has ended.
+     */
+    uint64_t queued_bytes;
     /** How many threads are waiting in a send on it. */
     uint32_t waiting;
     /** 1 when nothing of what is on the way has moved for stall_ms, else 0. */
@@ -590,7 +620,7 @@ typedef struct kvconn_connection_info_t {
 } kvconn_connection_info_t;
 
 /** A kvconn_connection_info_t that is empty, with its struct_size set. */
-#define KVCONN_CONNECTION_INFO_INIT {sizeof(kvconn_connection_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
+#define KVCONN_CONNECTION_INFO_INIT {sizeof(kvconn_connection_info_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}}
 
 /**
  * Gives the live connection to an endpoint, and dials when there is none.
@@ -622,6 +652,7 @@ typedef struct kvconn_connection_info_t {
  * @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed: register it in a live node first.
  * @retval KVCONN_CONFLICT       the live connection has other options; the message names one.
  * @retval KVCONN_LIMIT          max_endpoints or the process's descriptors are used up; the message names the limit.
+ * @retval KVCONN_EVICTED        it was READY, and was evicted before this call could return.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_connect(kvconn_manager_t m,
@@ -745,7 +776,8 @@ typedef struct kvconn_frame_t {
  * @retval KVCONN_PEER_LOST      the peer is gone.
  * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
  * @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
- * @retval KVCONN_LIMIT          there is no memory for the message.
+ * @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+ * @retval KVCONN_EVICTED        it was idle and was closed, before the call.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send(kvconn_conn_t conn,
@@ -775,7 +807,8 @@ kvconn_status_t kvconn_send(kvconn_conn_t conn,
  * @retval KVCONN_PEER_LOST      the peer is gone.
  * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
  * @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
- * @retval KVCONN_LIMIT          there is no memory for the message.
+ * @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
+ * @retval KVCONN_EVICTED        it was idle and was closed, before the call.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send_packed(kvconn_conn_t conn,
@@ -810,7 +843,8 @@ kvconn_status_t kvconn_send_packed(kvconn_conn_t conn,
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
  * @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
- * @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+ * @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+ *     message names it.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send_to(kvconn_manager_t m,
@@ -845,7 +879,8 @@ kvconn_status_t kvconn_send_to(kvconn_manager_t m,
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
  * @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
- * @retval KVCONN_LIMIT          max_endpoints, the process's descriptors or its memory are used up; the message names it.
+ * @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
+ *     message names it.
  */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
@@ -878,7 +913,7 @@ kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
  * @retval KVCONN_PEER_LOST      the peer was lost before.
  * @retval KVCONN_DISCONNECTED   this process ended the connection before.
  * @retval KVCONN_NODE_FAILED    its node failed before.
- * @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint.
+ * @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
  */
 kvconn_status_t kvconn_flush(kvconn_conn_t conn,
                              uint64_t sequence,
@@ -949,6 +984,100 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
                                   size_t count,
                                   int64_t timeout_ms,
                                   kvconn_error_t *error);
+
+/* ====================================================================================================================
+ * Owned buffers
+ * -------------
+ *
+ * kvconn_send_owned sends without copying: the caller lends its buffers, and must neither free nor change them until they are its
+ * own again. That is when libzmq has let them go, and it is known whether the peer has acknowledged the message or the connection
+ * has ended before. A stopped peer keeps them for as long as it is connected; a disconnect gives them back.
+ *
+ * There are two forms. With a release function, kvconn calls it once for each accepted message, on its thread "kvconn-release",
+ * under no lock. Without one, the buffers of all messages up to info.released are the caller's, and kvconn_wait_released waits
+ * for that: callers from other languages use this form, because no code of theirs runs on a foreign thread.
+ */
+
+/* What became of a message whose buffers are released. */
+
+/** The peer's kernel has acknowledged it whole. */
+#define KVCONN_FATE_ACKNOWLEDGED 1
+/** The connection has ended before that. */
+#define KVCONN_FATE_UNACKNOWLEDGED 2
+/** Nobody can tell. */
+#define KVCONN_FATE_UNKNOWN 3
+
+/**
+ * A function that is told that the buffers of a message are the caller's again: the connection, the message's sequence, what became
+ * of it (one of KVCONN_FATE_…), and the pointer that was given with it.
+ *
+ * It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
+ * function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
+ * call, and kvconn_disconnect_all, kvconn_manager_destroy and kvconn_shutdown do not wait for buffers. In a forked child it is not
+ * called. It must return: a C++ exception or a longjmp out of it ends the process.
+ */
+typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data);
+
+/**
+ * Sends one whole message on this connection without copying it, or nothing at all. For large frames: one below some ten KiB is
+ * sent faster by kvconn_send.
+ *
+ * The array of frames itself is read during the call only. On KVCONN_OK the buffers are lent until they are released; on an error
+ * they are the caller's when the call returns, and release is not called, now or later. A release may come before the call
+ * returns.
+ *
+ * @param conn          the connection.
+ * @param frames        its frames, in order. Their data must stay as it is until it is released.
+ * @param frame_count   how many: 1 to KVCONN_MAX_FRAMES.
+ * @param timeout_ms    how long to wait until the connection is READY and has room; 0 does not wait.
+ *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+ * @param release       told once when the buffers are the caller's again; NULL for the form without one.
+ * @param user_data     a pointer that release gets; kvconn does not look at it.
+ * @param[out] sequence the message's number on this connection; may be NULL.
+ * @param error         details of a failure; may be NULL.
+ * @retval KVCONN_OK             it is accepted, in order behind what this thread sent before, and its buffers are lent.
+ * @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
+ * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
+ * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+ * @retval KVCONN_CONNECT_FAILED its dial has failed.
+ * @retval KVCONN_PEER_LOST      the peer is gone.
+ * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
+ * @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
+ * @retval KVCONN_LIMIT          max_total_queued_bytes is used up, there is no memory, or the thread "kvconn-release" cannot be
+ *     started; the message says which.
+ * @retval KVCONN_EVICTED        it was idle and was closed, before the call.
+ */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_send_owned(kvconn_conn_t conn,
+                                  const kvconn_frame_t *frames,
+                                  size_t frame_count,
+                                  int64_t timeout_ms,
+                                  kvconn_release_fn_t release,
+                                  void *user_data,
+                                  uint64_t *sequence,
+                                  kvconn_error_t *error);
+
+/**
+ * Waits until the buffers of messages that were sent by kvconn_send_owned are the caller's again, after release was called where
+ * one was given. What became of the messages: those up to acknowledged in kvconn_connection_info were acknowledged.
+ *
+ * @param conn       the connection, also one that has ended.
+ * @param sequence   up to which message; 0 is all that were accepted until this call.
+ * @param timeout_ms how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+ * @param error      details of a failure; may be NULL.
+ * @retval KVCONN_OK             the buffers of all messages up to that one are the caller's.
+ * @retval KVCONN_INVALID        no message of that sequence was accepted yet.
+ * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered. A connection that has lent
+ *     buffers is remembered until they are released.
+ * @retval KVCONN_TIMEOUT        some are not the caller's yet.
+ * @retval KVCONN_WOULD_DEADLOCK called from a release function, for buffers that are not released yet.
+ */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_wait_released(kvconn_conn_t conn,
+                                     uint64_t sequence,
+                                     int64_t timeout_ms,
+                                     kvconn_error_t *error);
 
 /* ====================================================================================================================
  * Nodes
@@ -1290,7 +1419,7 @@ void kvconn_failure_free(kvconn_failure_t *failure);
  * ------
  *
  * Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending event
- * (CONNECT_FAILED, PEER_LOST, DISCONNECTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
+ * (CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
  * bounded (option max_events): what does not fit is counted, and OVERFLOW tells how many are missing at that place. Who does not
  * care about events need not read them.
  */
@@ -1307,9 +1436,11 @@ void kvconn_failure_free(kvconn_failure_t *failure);
 #define KVCONN_EVENT_PEER_LOST 3
 /** Ending: this process ended the connection. */
 #define KVCONN_EVENT_DISCONNECTED 4
+/** Ending: the connection was idle, with everything acknowledged, and was closed to save its descriptors. */
+#define KVCONN_EVENT_EVICTED 5
 /**
- * Nothing of what is on the way to the peer has been acknowledged for stall_ms; there may still be room (ipc: the queue is
- * full).
+ * Nothing of what is on the way to the peer has been acknowledged for stall_ms; there may still be room. (Where nobody can
+ * tell: libzmq has let go of nothing that it holds.)
  */
 #define KVCONN_EVENT_STALLED 6
 /** A stalled connection makes progress again. */

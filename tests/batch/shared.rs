@@ -11,10 +11,13 @@ use crate::{send_frames, send_messages, test_name};
 const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
+/// On half of the connections libzmq tells kvconn when it lets go of a message.
 fn eight_ranks(engine: &Engine, log: bool) -> (Vec<Peer>, Vec<Arc<Connection>>) {
     let options = PeerOptions { log, ..PeerOptions::default() };
     let peers: Vec<Peer> = (0..8).map(|_| Peer::with(options.clone())).collect();
-    let conns = peers.iter().map(|peer| engine.ready(peer.endpoint())).collect();
+    let accounts = ["on", "off"].into_iter().cycle();
+    let connect = |(peer, account): (&Peer, _)| engine.ready_with(peer.endpoint(), &[("acknowledgement", account)]);
+    let conns = peers.iter().zip(accounts).map(connect).collect();
     (peers, conns)
 }
 

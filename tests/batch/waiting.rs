@@ -154,6 +154,21 @@ fn batches_and_senders_in_the_same_queues_all_pass() {
     }
 }
 
+/// No descriptor tells when a budget has room: the batch asks again, and that is no rescue.
+#[test]
+fn items_wait_for_the_budget_of_bytes_as_they_do_for_room() {
+    let engine = Engine::with(&[("send_hwm", "100000"), ("max_queued_bytes", "1000000")]);
+    let (peers, conns) = full(&engine, 2);
+    assert!(conns.iter().all(|conn| conn.info().queued_bytes > 900_000));
+    let batch = waiting_batch(&conns);
+    let resumed = Instant::now();
+    peers.iter().for_each(Peer::resume);
+    for result in batch.return_within(LONG, resumed).remove(0) {
+        result.expect("the peer reads again");
+    }
+    assert!(conns.iter().all(|conn| conn.info().rescues == 0));
+}
+
 /// One that is full, for which the batch has three messages, beside one that is not.
 #[test]
 fn nothing_overtakes_an_item_that_found_no_room() {
