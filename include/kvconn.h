@@ -53,7 +53,7 @@
  *
  * A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
  * details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
- * out-parameters are zero. Exceptions are stated. The numbers are frozen.
+ * out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
  * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
@@ -101,6 +101,7 @@
  *
  * kvconn_send on a connection id is for what depends on what this peer got before (metadata after its registration): it
  * never reaches another life of the peer. kvconn_send_to on an endpoint is for messages that stand alone (status, abort).
+ * kvconn_send_batch is for many ranks at once: kvconn_send on each of many connections, in parallel.
  *
  * What arrived
  * ------------
@@ -284,8 +285,8 @@ extern "C" {
  */
 #define KVCONN_UNSUPPORTED (-15)
 /**
- * Some items of a batch were not accepted.
- * What to do: Look at the status of each item, and treat it as that of a single send.
+ * Some messages of a batch were not accepted; the others were.
+ * What to do: Look at the status of each item; to try those again, set conn to 0 in the items that are OK.
  */
 #define KVCONN_PARTIAL (-16)
 /**
@@ -934,6 +935,70 @@ kvconn_status_t kvconn_flush(kvconn_conn_t conn,
                              int64_t timeout_ms,
                              uint64_t *acknowledged,
                              kvconn_error_t *error);
+
+/* ====================================================================================================================
+ * Batches
+ * -------
+ *
+ * A batch sends one message to each of many ranks with one call, on the caller's thread and under one deadline: a rank that is
+ * full or not there yet does not delay the others. Each item is as if sent by kvconn_send: accepted whole or not at all,
+ * with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one finds no room in
+ * time, those behind it are not tried, so that nothing overtakes it. Frames that several items have in common (the same data and
+ * size) are copied once.
+ *
+ *     kvconn_batch_item_t items[RANKS] = {0};
+ *     for (int i = 0; i < RANKS; i++) {
+ *         items[i].conn = ranks[i]; // 0 is skipped
+ *         items[i].frames = frames[i];
+ *         items[i].frame_count = 2;
+ *     }
+ *     if (kvconn_send_batch(items, RANKS, 1000, &error) == KVCONN_PARTIAL) {
+ *         // items[i].status says which; with conn 0 in the others, the same array can be sent again.
+ *     }
+ */
+
+/** The most items that one batch takes. */
+#define KVCONN_MAX_BATCH 65536
+
+/** One message of a batch. The layout is frozen, and has no struct_size. */
+typedef struct kvconn_batch_item_t {
+    /** The connection; 0 skips the item, whatever its frames are. */
+    kvconn_conn_t conn;
+    /** The message's frames, in order. */
+    const kvconn_frame_t *frames;
+    /** How many: 1 to KVCONN_MAX_FRAMES. */
+    size_t frame_count;
+    /** Written: the message's number on its connection, or 0. */
+    uint64_t sequence;
+    /** Written: KVCONN_OK when it is accepted or skipped, else why it is not. */
+    kvconn_status_t status;
+    /** Written: 0. */
+    uint32_t reserved;
+} kvconn_batch_item_t;
+
+/**
+ * Sends many messages, each on its connection, under one deadline and without a thread for each.
+ *
+ * The call returns when every item is accepted or has failed. One whose connection ends gets its status at that moment, and
+ * the call goes on with the others.
+ *
+ * @param[in,out] items the messages; sequence and status are written, also when the call as a whole fails, then with
+ *     its status. May be NULL when count is 0.
+ * @param count         how many: 0 to KVCONN_MAX_BATCH.
+ * @param timeout_ms    how long to wait, in all, until the connections are READY and have room; 0 does not wait.
+ *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms of each connection's manager.
+ * @param error         details of a failure; may be NULL. For KVCONN_PARTIAL: how many failed, and conn, endpoint, os_errno and
+ *     message of the first item that did.
+ * @retval KVCONN_OK      every item is accepted or skipped.
+ * @retval KVCONN_INVALID items is NULL, or count or timeout_ms cannot be; no item was sent.
+ * @retval KVCONN_PARTIAL at least one item failed; its status is one that kvconn_send returns. The others are accepted, an
+ *     exception from what errors mean.
+ */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
+                                  size_t count,
+                                  int64_t timeout_ms,
+                                  kvconn_error_t *error);
 
 /* ====================================================================================================================
  * Owned buffers

@@ -143,8 +143,8 @@ pub const STATUSES: &[StatusRow] = &[
         "This cannot be done here: on this kind of endpoint, with these options, or on this platform.",
         "Do without it; the text says what is missing."),
     row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
-        "Some items of a batch were not accepted.",
-        "Look at the status of each item, and treat it as that of a single send."),
+        "Some messages of a batch were not accepted; the others were.",
+        "Look at the status of each item; to try those again, set conn to 0 in the items that are OK."),
     row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false,
         "The call would wait for its own thread: a release waits for what is released after it.",
         "Return from the release first, or wait on another thread."),
@@ -171,7 +171,7 @@ impl Status {
     }
 }
 
-/// Why a call failed. Every error means: nothing was accepted, nothing half-made.
+/// Why a call failed. Every error means: nothing was accepted, nothing half-made (PARTIAL: of what it is about).
 #[derive(Clone, Debug)]
 pub struct Error {
     /// Which row of the table.

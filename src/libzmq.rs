@@ -241,6 +241,14 @@ impl Frame {
         }
     }
 
+    /// Another frame with the same bytes: from 34 on they are not copied, but counted and freed with the last.
+    pub(crate) fn share(&mut self) -> io::Result<Frame> {
+        let mut shared = Frame::empty();
+        // SAFETY: both are initialised.
+        check(unsafe { zmq_sys::zmq_msg_copy(&mut shared.0, &mut self.0) })?;
+        Ok(shared)
+    }
+
     /// A frame whose bytes stay where they are. The lender is told when libzmq has let them go, which may be at once; not when
     /// this fails.
     ///

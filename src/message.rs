@@ -1,5 +1,7 @@
 //! A whole multipart message, copied or lent, ready to be handed to libzmq.
 
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -66,13 +68,25 @@ fn no_memory(bytes: usize) -> Error {
 impl Message {
     /// Copies the frames. INVALID for none or more than [`MAX_FRAMES`], LIMIT when memory cannot be had.
     pub fn from_frames<'a>(frames: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Message> {
+        Message::copied(frames, None)
+    }
+
+    /// The same for one of several messages: what was copied for an earlier one is shared.
+    pub fn copied<'a>(
+        frames: impl ExactSizeIterator<Item = &'a [u8]>,
+        mut copies: Option<&mut Copies>,
+    ) -> Result<Message> {
         check_count(frames.len())?;
         let mut copied = SmallVec::with_capacity(frames.len());
         let mut wire = Wire::default();
         for bytes in frames {
             wire.null += Mechanism::Null.frame(bytes.len() as u64);
             wire.curve += Mechanism::Curve.frame(bytes.len() as u64);
-            copied.push(Frame::copy_of(bytes).map_err(|_| no_memory(bytes.len()))?);
+            let copy = match &mut copies {
+                None => Frame::copy_of(bytes),
+                Some(copies) => copies.frame(bytes),
+            };
+            copied.push(copy.map_err(|_| no_memory(bytes.len()))?);
         }
         Ok(Message { wire, frames: copied, held: None })
     }
@@ -133,5 +147,24 @@ impl Message {
 
     pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {
         &mut self.frames
+    }
+}
+
+/// What the messages of one call have copied so far. Frames of the same place and size are the same.
+#[derive(Default)]
+pub struct Copies(HashMap<(usize, usize), Frame>);
+
+impl Copies {
+    /// Less is copied as quickly as shared.
+    const WORTH_SHARING: usize = 64;
+
+    fn frame(&mut self, bytes: &[u8]) -> io::Result<Frame> {
+        if bytes.len() < Copies::WORTH_SHARING {
+            return Frame::copy_of(bytes);
+        }
+        match self.0.entry((bytes.as_ptr().addr(), bytes.len())) {
+            Entry::Occupied(mut copy) => copy.get_mut().share(),
+            Entry::Vacant(place) => place.insert(Frame::copy_of(bytes)?).share(),
+        }
     }
 }

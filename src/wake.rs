@@ -2,7 +2,7 @@
 
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// An eventfd: readable from a [`ring`](EventFd::ring) until it is [`clear`](EventFd::clear)ed.
 #[derive(Debug)]
@@ -38,12 +38,54 @@ impl AsRawFd for EventFd {
     }
 }
 
+/// Wakes a thread that waits on any number of other descriptors.
+#[derive(Debug)]
+pub(crate) struct Alarm(Option<EventFd>);
+
+impl Alarm {
+    /// Without a descriptor left for it, the thread looks again every few milliseconds instead.
+    pub(crate) fn new() -> Alarm {
+        Alarm(EventFd::new().ok())
+    }
+
+    /// Ends the wait, the present or the next.
+    pub(crate) fn ring(&self) {
+        if let Some(eventfd) = &self.0 {
+            eventfd.ring();
+        }
+    }
+
+    /// Waits until it rings, one of the descriptors is readable or the time is there; takes the ring back, and tells
+    /// which descriptors are readable.
+    pub(crate) fn wait(&self, fds: &[RawFd], until: Instant) -> Vec<bool> {
+        let mut polled: Vec<_> = fds.iter().map(|fd| readable(*fd)).collect();
+        match &self.0 {
+            Some(eventfd) => {
+                polled.push(readable(eventfd.as_raw_fd()));
+                wait(&mut polled, until);
+                eventfd.clear();
+            }
+            None => _ = wait(&mut polled, until.min(Instant::now() + Duration::from_millis(5))),
+        }
+        polled[..fds.len()].iter().map(|fd| fd.revents != 0).collect()
+    }
+}
+
 /// Waits until one of the descriptors is readable or the time is there. Signals do not end the wait.
 pub(crate) fn wait_readable(fds: &[RawFd], until: Instant) -> bool {
-    let mut polled = [libc::pollfd { fd: -1, events: libc::POLLIN, revents: 0 }; 2];
+    let mut polled = [readable(-1); 2];
     for (slot, fd) in polled.iter_mut().zip(fds) {
         slot.fd = *fd;
     }
+    wait(&mut polled, until)
+}
+
+/// A descriptor to wait on; a negative one is skipped.
+fn readable(fd: RawFd) -> libc::pollfd {
+    libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
+}
+
+fn wait(polled: &mut [libc::pollfd], until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let time = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };

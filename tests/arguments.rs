@@ -24,6 +24,7 @@ struct Value(String, &'static str);
 const ANY: &str = "1";
 const INVALID: &str = "KVCONN_INVALID";
 const STALE: &str = "KVCONN_STALE";
+const PARTIAL: &str = "KVCONN_PARTIAL";
 
 /// How a parameter is swept.
 struct Parameter {
@@ -141,6 +142,21 @@ fn kind(function: &str, text: &str) -> Parameter {
             others.extend([misaligned(declared), Value("NULL".into(), INVALID)]);
             others.push(Value("(const kvconn_frame_t[]){{NULL, 0}, {\"\", 0}}".into(), ANY));
             simple("good_frames", others)
+        }
+        ("kvconn_batch_item_t *", "items") => {
+            let item = |expected, fields: &str| Value(format!("(kvconn_batch_item_t[]){{{{{fields}}}}}"), expected);
+            // sequence, status and reserved: whatever they are, kvconn writes them.
+            let of = |frames: &str| item(PARTIAL, &format!("good_conn(), {frames}, UINT64_MAX, INT32_MIN, UINT32_MAX"));
+            let frame = |f: &str| of(&format!("(const kvconn_frame_t[]){{{f}}}, 1"));
+            let mut others = vec![misaligned(declared), Value("NULL".into(), INVALID)];
+            others.extend([of("NULL, 1"), of("NULL, 0"), of("good_frames, 0"), of("good_frames, 65537")]);
+            others.extend([of("good_frames, SIZE_MAX"), of("MISALIGNED(const kvconn_frame_t *), 1")]);
+            others.extend([frame("{NULL, 1}"), frame("{\"a\", SIZE_MAX}"), frame("{NULL, SIZE_MAX}")]);
+            for conn in ["UINT64_MAX", "good_node()", "good_manager()"] {
+                others.push(item(PARTIAL, &format!("{conn}, good_frames, 2, 0, 0, 0")));
+            }
+            others.push(item("KVCONN_OK", "0, NULL, SIZE_MAX, 1, 1, 1"));
+            simple("good_items()", others)
         }
         ("const void *", "buffer") => simple("\"room\"", each(INVALID, &["NULL"])),
         ("const uint32_t *", "sizes") => {

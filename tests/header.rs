@@ -76,7 +76,8 @@ fn every_item_is_documented() {
             Kind::Function { parameters, returns, .. } => {
                 for parameter in parameters.iter().map(|p| parameter_name(p)) {
                     let documented = item.doc.lines().any(|line| {
-                        let line = line.strip_prefix("@param[out] ").or(line.strip_prefix("@param "));
+                        let kinds = ["@param ", "@param[out] ", "@param[in,out] "];
+                        let line = kinds.iter().find_map(|kind| line.strip_prefix(kind));
                         line.is_some_and(|l| l.split_whitespace().next() == Some(parameter.as_str()))
                     });
                     assert!(documented, "{name}: no @param for {parameter}");

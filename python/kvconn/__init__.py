@@ -2,7 +2,8 @@
 
 Each function is the C function of that name (include/kvconn.h describes them); what C returns through pointers is
 returned, and a status other than KVCONN_OK is raised as the exception of that name: `PeerLost` for KVCONN_PEER_LOST,
-all of them an `Error`. Calls release the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
+all of them an `Error`. Only `Partial` is not raised: send_batch returns it, with what became of each item. Calls release
+the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
 
     conn = kvconn.connect("tcp://10.0.0.7:5557", wait_ms=3000)
     kvconn.send(conn, [b"room", b"17"])
@@ -230,6 +231,44 @@ def _released(conn):
 
 
 _loans = _lent.Lent(_released)
+
+
+class Sent(NamedTuple):
+    """What became of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its exception."""
+
+    status: int
+    sequence: int
+
+
+def _frames_of(message, places):
+    """The frames as an array of kvconn_frame_t. `places` keeps where each object's bytes are: one object, one place."""
+    array = (_ffi.kvconn_frame_t * len(message))()
+    for slot, frame in zip(array, message):
+        if id(frame) not in places:
+            data = frame if isinstance(frame, bytes) else memoryview(frame).tobytes()
+            places[id(frame)] = frame, data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)
+        _, _, slot.data, slot.size = places[id(frame)]
+    return array
+
+
+def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
+
+    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted: it
+    is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
+    several items is copied once.
+    """
+    items, places = list(items), {}
+    messages = [_frames_of(frames, places) for _, frames in items]
+    given = (_ffi.kvconn_batch_item_t * len(items))()
+    for slot, (conn, _), frames in zip(given, items, messages):
+        slot.conn, slot.frames, slot.frame_count = conn, frames, len(frames)
+    partial = None
+    try:
+        _call("kvconn_send_batch", given, len(given), timeout_ms)
+    except Partial as error:  # noqa: F821: made from the table
+        partial = error
+    return [Sent(slot.status, slot.sequence) for slot in given], partial
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):

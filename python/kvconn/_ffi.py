@@ -17,6 +17,7 @@ DEFAULT_TIMEOUT = -1
 ENDPOINT_SIZE = 264
 TEXT_SIZE = 256
 MAX_FRAMES = 65536
+MAX_BATCH = 65536
 MAX_ENDPOINTS_PER_CALL = 65536
 UNKNOWN = 2**64 - 1
 
@@ -99,6 +100,17 @@ class kvconn_connection_info_t(_Sized):
 
 class kvconn_frame_t(Structure):
     _fields_ = [("data", c_void_p), ("size", c_size_t)]
+
+
+class kvconn_batch_item_t(Structure):
+    _fields_ = [
+        ("conn", conn_t),
+        ("frames", POINTER(kvconn_frame_t)),
+        ("frame_count", c_size_t),
+        ("sequence", c_uint64),
+        ("status", status_t),
+        ("reserved", c_uint32),
+    ]
 
 
 class kvconn_node_info_t(_Sized):
@@ -188,6 +200,7 @@ FUNCTIONS = {
         [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],
     ),
     "kvconn_wait_released": (status_t, [conn_t, c_uint64, c_int64, _error]),
+    "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
     "kvconn_node_open": (status_t, [manager_t, c_char_p, POINTER(node_t), POINTER(c_int32), _error]),
     "kvconn_node_find": (status_t, [manager_t, c_char_p, POINTER(node_t), _error]),
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),

@@ -44,11 +44,11 @@ pub(super) fn count32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-fn null(name: &str) -> Error {
+pub(super) fn null(name: &str) -> Error {
     Error::invalid(format!("{name} is NULL"))
 }
 
-fn misaligned(name: &str) -> Error {
+pub(super) fn misaligned(name: &str) -> Error {
     Error::invalid(format!("{name} is not aligned for its type"))
 }
 

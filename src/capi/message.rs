@@ -13,7 +13,7 @@ use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
-use crate::message::{MAX_FRAMES, Message};
+use crate::message::{Copies, MAX_FRAMES, Message};
 
 /// The most frames that one message takes.
 pub const KVCONN_MAX_FRAMES: usize = 65536;
@@ -81,7 +81,12 @@ impl<'a> Frames<'a> {
                 Checked::Packed(unsafe { bytes(|| "buffer".into(), buffer, total) }?, sizes)
             }
         };
-        Ok(move || checked.copy())
+        Ok(move || checked.copy(None))
+    }
+
+    /// Both at once for frames that lie apart, of one of several messages.
+    pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
+        Checked::Apart(self.checked()?).copy(Some(copies))
     }
 
     /// The frames, each of which has its data. None of packed ones.
@@ -111,18 +116,24 @@ enum Checked<'a> {
 }
 
 impl Checked<'_> {
-    fn copy(&self) -> Result<Message> {
+    fn copy(&self, copies: Option<&mut Copies>) -> Result<Message> {
         match *self {
-            Checked::Apart(frames) => Message::from_frames(frames.iter().map(|frame| {
-                let data = if frame.size == 0 { ptr::dangling() } else { frame.data.cast::<u8>() };
-                // SAFETY: `check` has seen that it is not NULL and not too large; readable by `apart`'s contract.
-                unsafe { slice::from_raw_parts(data, frame.size) }
-            })),
-            Checked::Packed(mut rest, sizes) => Message::from_frames(sizes.iter().map(|size| {
-                let frame;
-                (frame, rest) = rest.split_at(*size as usize);
-                frame
-            })),
+            Checked::Apart(frames) => {
+                let bytes = |frame: &kvconn_frame_t| {
+                    let data = if frame.size == 0 { ptr::dangling() } else { frame.data.cast::<u8>() };
+                    // SAFETY: `checked` has seen that it is not NULL and not too large; readable by `apart`'s contract.
+                    unsafe { slice::from_raw_parts(data, frame.size) }
+                };
+                Message::copied(frames.iter().map(bytes), copies)
+            }
+            Checked::Packed(mut rest, sizes) => {
+                let bytes = |size: &u32| {
+                    let frame;
+                    (frame, rest) = rest.split_at(*size as usize);
+                    frame
+                };
+                Message::copied(sizes.iter().map(bytes), copies)
+            }
         }
     }
 }

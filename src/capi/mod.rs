@@ -38,7 +38,7 @@
 //!
 //! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
 //! details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
-//! out-parameters are zero. Exceptions are stated. The numbers are frozen.
+//! out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
 //!
 //! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
 //! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
@@ -81,6 +81,7 @@
 //!
 //! kvconn_send on a connection id is for what depends on what this peer got before (metadata after its registration): it
 //! never reaches another life of the peer. kvconn_send_to on an endpoint is for messages that stand alone (status, abort).
+//! kvconn_send_batch is for many ranks at once: kvconn_send on each of many connections, in parallel.
 //!
 //! ## What arrived
 //!
@@ -154,6 +155,7 @@
 mod guard;
 mod strings;
 
+mod batch;
 mod connection;
 mod events;
 mod failure;
@@ -166,6 +168,7 @@ mod options;
 mod owned;
 mod types;
 
+pub use batch::*;
 pub use connection::*;
 pub use events::*;
 pub use failure::*;

@@ -10,17 +10,22 @@
 //!
 //! The lock is held for non-blocking work only; who waits holds none. A connection that ends gives up its socket
 //! at once unless the head is polling its descriptor; then the head gives it up on its way out.
+//!
+//! A thread that sends to many waits at many gates at once, by the same rules ([`errands`]).
+
+pub(crate) mod errands;
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::sync::{Condvar, Mutex, MutexGuard};
 
 /// The longest the head polls without looking again. No wake-up is known to get lost; this is a safety net, and
-/// every time it catches something it is counted ([`Gate::rescues`]).
-const SAFETY_CAP: Duration = Duration::from_millis(100);
+/// every time it catches something it is counted ([`Gate::rescues`]). The model knows no time, and has no net.
+const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
 /// What one attempt to pass came to.
 pub(crate) enum Attempt<D, R> {
@@ -59,25 +64,70 @@ pub(crate) trait Channel {
     fn attempt(&mut self, item: &mut Self::Item) -> Attempt<Self::Done, Self::Refusal>;
     /// Why nothing will pass any more, once that is so.
     fn refusal(&self) -> Option<Self::Refusal>;
-    /// What the head waits on now.
-    fn bell(&mut self) -> Self::Bell;
+    /// What the head waits on now. `has_alarm`: the bell need not be kicked, because the head has an alarm.
+    fn bell(&mut self, has_alarm: bool) -> Self::Bell;
     /// The channel has ended and nobody polls: give up what the bell was made of.
     fn release(&mut self);
 }
 
 /// A descriptor of libzmq's and one of ours, or a model of them.
 pub(crate) trait Bell {
+    /// What wakes a thread that waits for several bells.
+    type Alarm: Alarm + 'static;
     /// Waits for an edge or a kick; false when the time is over first.
     fn wait(&self, until: Instant) -> bool;
     /// Ends the wait of the head.
     fn kick(&self);
     /// Takes a kick back.
     fn clear(&self);
+    /// Waits for an edge of any bell or for the alarm, takes the alarm back, and tells which bells had an edge.
+    fn wait_any<'a>(alarm: &Self::Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool>
+    where
+        Self: 'a;
 }
 
-/// One parked thread.
-struct Waiter {
-    bell: Condvar,
+/// Wakes a thread that waits at several gates: one alarm for all of them.
+pub(crate) trait Alarm: Send + Sync {
+    /// Ends its wait, the present or the next.
+    fn ring(&self);
+}
+
+/// How a thread in the queue is woken.
+enum Waiter {
+    /// It parks here.
+    Here(Condvar),
+    /// It waits at several gates. The flag says that it is to look at this one; it is set before the alarm rings.
+    AtSeveral(Arc<dyn Alarm>, AtomicBool),
+}
+
+impl Waiter {
+    fn at_several(alarm: &Arc<dyn Alarm>) -> Waiter {
+        Waiter::AtSeveral(alarm.clone(), AtomicBool::new(false))
+    }
+
+    /// To be called when it should look again.
+    fn wake(&self) {
+        match self {
+            Waiter::Here(bell) => bell.notify_one(),
+            Waiter::AtSeveral(alarm, called) => {
+                called.store(true, Ordering::Release);
+                alarm.ring();
+            }
+        }
+    }
+
+    /// The same for a head that polls.
+    fn kick(&self, bell: &impl Bell) {
+        match self {
+            Waiter::Here(_) => bell.kick(),
+            Waiter::AtSeveral(..) => self.wake(),
+        }
+    }
+
+    /// Takes back that it should look.
+    fn take_call(&self) -> bool {
+        matches!(self, Waiter::AtSeveral(_, called) if called.swap(false, Ordering::AcqRel))
+    }
 }
 
 struct Inner<C: Channel> {
@@ -118,7 +168,7 @@ impl Wakeups {
     /// Wakes them.
     pub(crate) fn ring(self) {
         for waiter in self.0 {
-            waiter.bell.notify_one();
+            waiter.wake();
         }
     }
 }
@@ -139,14 +189,24 @@ impl<C: Channel> DerefMut for Access<'_, C> {
 impl<C: Channel> Inner<C> {
     /// The socket was touched: the polling head must look again, for its edge may be gone.
     fn kick(&mut self) {
-        if let (Some(bell), false) = (&self.polling, self.kicked) {
+        if let (Some(bell), Some(head), false) = (&self.polling, self.queue.front(), self.kicked) {
             self.kicked = true;
-            bell.kick();
+            head.kick(&**bell);
         }
     }
 
-    fn is_head(&self, waiter: &Arc<Waiter>) -> bool {
-        self.queue.front().is_some_and(|head| Arc::ptr_eq(head, waiter))
+    /// The attempt of one who has just come; `None` when it must queue.
+    fn try_luck(&mut self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
+        if self.fair {
+            return self.channel.refusal().map(Err);
+        }
+        let attempt = self.channel.attempt(item);
+        self.kick();
+        match attempt {
+            Attempt::Done(done) => Some(Ok(done)),
+            Attempt::Refused(why) => Some(Err(why)),
+            Attempt::Full | Attempt::NotYet => None,
+        }
     }
 }
 
@@ -170,7 +230,7 @@ impl<C: Channel> Access<'_, C> {
     pub(crate) fn wake_head(&mut self) {
         self.inner.kick();
         if let Some(head) = self.inner.queue.front() {
-            head.bell.notify_one();
+            head.wake();
         }
         self.gate.changed.notify_all();
     }
@@ -231,81 +291,180 @@ impl<C: Channel> Gate<C> {
         }
     }
 
+    /// Passes the gate if that needs no waiting; `None` when it does.
+    pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
+        self.inner.lock().try_luck(item)
+    }
+
     /// Passes the gate, or says why not. `patience` is asked before every wait.
     pub(crate) fn pass(
         &self,
         item: &mut C::Item,
         mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Result<C::Done, C::Refusal> {
-        let mut inner = self.inner.lock();
-        if !inner.fair {
-            let attempt = inner.channel.attempt(item);
-            inner.kick();
-            match attempt {
-                Attempt::Done(done) => return Ok(done),
-                Attempt::Refused(why) => return Err(why),
-                Attempt::Full | Attempt::NotYet => {}
+        let (mut inner, mut place) = match self.enter(item, &mut patience, || Waiter::Here(Condvar::new())) {
+            Entered::Over(result) => return result,
+            Entered::Queued(inner, place) => (inner, place),
+        };
+        let result = loop {
+            match place.look(&mut inner, item, &mut patience) {
+                Look::Over(result) => break result,
+                Look::Park(until) => place.park(&mut inner, until),
+                Look::Poll(poll) => {
+                    let told = unlocked(&self.inner, &mut inner, || poll.bell.wait(poll.end()));
+                    place.polled(&mut inner, poll, told);
+                }
             }
-        } else if let Some(why) = inner.channel.refusal() {
-            return Err(why);
-        }
-        if let Patience::Over(why) = patience(&mut inner.channel) {
-            return Err(why);
-        }
-        let me = Arc::new(Waiter { bell: Condvar::new() });
-        inner.queue.push_back(me.clone());
-        let result = self.queue_up(&mut inner, &me, item, patience);
-        leave(inner, &me);
+        };
+        place.leave(inner);
         result
     }
 
-    fn queue_up<'a>(
-        &'a self,
-        inner: &mut MutexGuard<'a, Inner<C>>,
-        me: &Arc<Waiter>,
+    /// Passes the gate if that needs no waiting, else queues, if there is patience for it.
+    fn enter(
+        &self,
         item: &mut C::Item,
-        mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
-    ) -> Result<C::Done, C::Refusal> {
-        let mut head_since = None;
-        let mut capped = false;
-        loop {
-            let mut poll = false;
-            if inner.is_head(me) {
-                match inner.channel.attempt(item) {
-                    Attempt::Done(done) => {
-                        inner.rescues += u64::from(capped);
-                        return Ok(done);
-                    }
-                    Attempt::Refused(why) => return Err(why),
-                    Attempt::Full => poll = true,
-                    Attempt::NotYet => {}
+        patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
+        waiter: impl FnOnce() -> Waiter,
+    ) -> Entered<'_, C> {
+        let mut inner = self.inner.lock();
+        if let Some(result) = inner.try_luck(item) {
+            return Entered::Over(result);
+        }
+        if let Patience::Over(why) = patience(&mut inner.channel) {
+            return Entered::Over(Err(why));
+        }
+        let place = Place::take(&mut inner, waiter());
+        Entered::Queued(inner, place)
+    }
+}
+
+/// What coming to the gate came to.
+enum Entered<'a, C: Channel> {
+    /// It has passed, or never will.
+    Over(Result<C::Done, C::Refusal>),
+    /// It has a place in the queue; to look from there is next.
+    Queued(MutexGuard<'a, Inner<C>>, Place),
+}
+
+/// A thread's place in the queue.
+struct Place {
+    me: Arc<Waiter>,
+    /// When it first polled.
+    head_since: Option<Instant>,
+    /// The safety net has ended the last wait, and nothing else would have.
+    capped: bool,
+}
+
+/// What a look from a place came to.
+enum Look<C: Channel> {
+    /// It has passed, or never will: to leave is next.
+    Over(Result<C::Done, C::Refusal>),
+    /// To wait until somebody calls.
+    Park(Instant),
+    /// To wait on the bell as well, and say so afterwards.
+    Poll(Poll<C::Bell>),
+}
+
+/// A wait of the head's.
+struct Poll<B> {
+    bell: Arc<B>,
+    until: Instant,
+    cap: Instant,
+}
+
+impl<B> Poll<B> {
+    /// When it ends by itself.
+    fn end(&self) -> Instant {
+        self.until.min(self.cap)
+    }
+}
+
+impl Place {
+    /// The last place.
+    fn take<C: Channel>(inner: &mut Inner<C>, waiter: Waiter) -> Place {
+        let me = Arc::new(waiter);
+        inner.queue.push_back(me.clone());
+        Place { me, head_since: None, capped: false }
+    }
+
+    fn is_head<C: Channel>(&self, inner: &Inner<C>) -> bool {
+        inner.queue.front().is_some_and(|head| Arc::ptr_eq(head, &self.me))
+    }
+
+    /// Tries if it is this one's turn, and says what to do next.
+    fn look<C: Channel>(
+        &mut self,
+        inner: &mut Inner<C>,
+        item: &mut C::Item,
+        patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
+    ) -> Look<C> {
+        let mut full = false;
+        if self.is_head(inner) {
+            match inner.channel.attempt(item) {
+                Attempt::Done(done) => {
+                    inner.rescues += u64::from(self.capped);
+                    return Look::Over(Ok(done));
                 }
-            } else if let Some(why) = inner.channel.refusal() {
-                return Err(why);
+                Attempt::Refused(why) => return Look::Over(Err(why)),
+                Attempt::Full => full = true,
+                Attempt::NotYet => {}
             }
-            let until = match patience(&mut inner.channel) {
-                Patience::Over(why) => return Err(why),
-                Patience::Until(until) => until,
-            };
-            if !poll {
-                me.bell.wait_until(inner, until);
-                continue;
+        } else if let Some(why) = inner.channel.refusal() {
+            return Look::Over(Err(why));
+        }
+        let until = match patience(&mut inner.channel) {
+            Patience::Over(why) => return Look::Over(Err(why)),
+            Patience::Until(until) => until,
+        };
+        if !full {
+            return Look::Park(until);
+        }
+        let now = Instant::now();
+        if now.duration_since(*self.head_since.get_or_insert(now)) >= C::FAIR_AFTER {
+            inner.fair = true;
+        }
+        let has_alarm = matches!(*self.me, Waiter::AtSeveral(..));
+        let bell = Arc::new(inner.channel.bell(has_alarm));
+        inner.polling = Some(bell.clone());
+        Look::Poll(Poll { bell, until, cap: now + SAFETY_CAP })
+    }
+
+    /// Waits until somebody calls.
+    fn park<C: Channel>(&self, inner: &mut MutexGuard<'_, Inner<C>>, until: Instant) {
+        if let Waiter::Here(bell) = &*self.me {
+            bell.wait_until(inner, until);
+        }
+    }
+
+    /// To be said after a wait on the bell; `told`: by the bell or a call, not by the time.
+    fn polled<C: Channel>(&mut self, inner: &mut Inner<C>, poll: Poll<C::Bell>, told: bool) {
+        inner.polling = None;
+        let kicked = std::mem::take(&mut inner.kicked);
+        if kicked {
+            poll.bell.clear();
+        }
+        // What came after the cap and before this thread had the lock was not lost.
+        self.capped = poll.until > poll.cap && !told && !kicked && !poll.bell.wait(poll.cap);
+    }
+
+    /// Leaves the queue, handing the baton on.
+    fn leave<C: Channel>(self, mut inner: MutexGuard<'_, Inner<C>>) {
+        let was_head = self.is_head(&inner);
+        inner.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
+        if was_head && inner.channel.refusal().is_some() {
+            // Ended while this thread polled: the one who ended it left the socket to us. (Nobody else can be
+            // polling: only the head does, and that was this thread.)
+            inner.channel.release();
+        }
+        if inner.queue.is_empty() {
+            inner.fair = false;
+        } else if was_head {
+            let next = inner.queue.front().cloned();
+            drop(inner);
+            if let Some(next) = next {
+                next.wake();
             }
-            let now = Instant::now();
-            if now.duration_since(*head_since.get_or_insert(now)) >= C::FAIR_AFTER {
-                inner.fair = true;
-            }
-            let bell = Arc::new(inner.channel.bell());
-            inner.polling = Some(bell.clone());
-            let cap = now + SAFETY_CAP;
-            let told = unlocked(&self.inner, inner, || bell.wait(until.min(cap)));
-            inner.polling = None;
-            let kicked = std::mem::take(&mut inner.kicked);
-            if kicked {
-                bell.clear();
-            }
-            // What came after the cap and before this thread had the lock was not lost.
-            capped = until > cap && !told && !kicked && !bell.wait(now);
         }
     }
 }
@@ -321,26 +480,6 @@ fn unlocked<'a, T, R>(mutex: &'a Mutex<T>, guard: &mut MutexGuard<'a, T>, wait: 
     let result = wait();
     *guard = mutex.lock();
     result
-}
-
-/// Leaves the queue from any place, handing the baton on.
-fn leave<C: Channel>(mut inner: MutexGuard<'_, Inner<C>>, me: &Arc<Waiter>) {
-    let was_head = inner.is_head(me);
-    inner.queue.retain(|waiter| !Arc::ptr_eq(waiter, me));
-    if was_head && inner.channel.refusal().is_some() {
-        // Ended while this thread polled: the one who ended it left the socket to us. (Nobody else can be
-        // polling: only the head does, and that was this thread.)
-        inner.channel.release();
-    }
-    if inner.queue.is_empty() {
-        inner.fair = false;
-    } else if was_head {
-        let next = inner.queue.front().cloned();
-        drop(inner);
-        if let Some(next) = next {
-            next.bell.notify_one();
-        }
-    }
 }
 
 #[cfg(all(test, loom))]

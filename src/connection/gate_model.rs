@@ -12,15 +12,27 @@ use std::time::{Duration, Instant};
 use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
 
-use super::{Attempt, Bell, Channel, Gate, Patience, Waiter};
+use super::errands::{self, Errand};
+use super::{Alarm, Attempt, Bell, Channel, Gate, Patience, SAFETY_CAP, Waiter};
 
+#[path = "gate_model/batches.rs"]
+mod batches;
 #[path = "gate_model/cases.rs"]
 mod cases;
 
-/// What the I/O thread and the kernel share with the sending side.
-struct World {
-    mailbox: Mutex<Mailbox>,
+/// What one wait may be for: every descriptor of a model.
+#[derive(Default)]
+struct Kernel {
+    descriptors: Mutex<Descriptors>,
     changed: Condvar,
+}
+
+#[derive(Default)]
+struct Descriptors {
+    /// Of two sockets at most.
+    mailboxes: [Mailbox; 2],
+    /// The alarms of threads that wait at both: which are readable.
+    alarms: Vec<bool>,
 }
 
 #[derive(Default)]
@@ -35,25 +47,32 @@ struct Mailbox {
     expired: bool,
 }
 
+/// What the I/O thread and the kernel share with one sending side.
+struct World {
+    kernel: Arc<Kernel>,
+    /// Which of the mailboxes.
+    own: usize,
+}
+
 impl World {
     /// The peer has read so many messages: one command, one signal.
     fn free(&self, room: usize) {
-        let mut mailbox = self.mailbox.lock().unwrap();
-        mailbox.told += room;
-        mailbox.signal = true;
-        self.changed.notify_all();
+        self.ring(|mailbox| {
+            mailbox.told += room;
+            mailbox.signal = true;
+        });
     }
 
     /// Any use of the socket: takes the commands, and the signal with them.
     fn work_off_commands(&self) -> usize {
-        let mut mailbox = self.mailbox.lock().unwrap();
+        let mailbox = &mut self.kernel.descriptors.lock().unwrap().mailboxes[self.own];
         mailbox.signal = false;
         std::mem::take(&mut mailbox.told)
     }
 
     fn ring(&self, what: impl FnOnce(&mut Mailbox)) {
-        what(&mut self.mailbox.lock().unwrap());
-        self.changed.notify_all();
+        what(&mut self.kernel.descriptors.lock().unwrap().mailboxes[self.own]);
+        self.kernel.changed.notify_all();
     }
 }
 
@@ -129,7 +148,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
         (self.draining || self.ended || self.dead).then_some(Why::Ended)
     }
 
-    fn bell(&mut self) -> ModelBell {
+    fn bell(&mut self, _: bool) -> ModelBell {
         assert!(self.socket, "a wait on a socket that was given up");
         assert_eq!(Arc::strong_count(&self.bells), 1, "two threads poll");
         ModelBell { world: self.world.clone(), _alive: self.bells.clone() }
@@ -147,14 +166,19 @@ struct ModelBell {
 }
 
 impl Bell for ModelBell {
+    type Alarm = ModelAlarm;
+
     fn wait(&self, _: Instant) -> bool {
-        let mut mailbox = self.world.mailbox.lock().unwrap();
-        while !(mailbox.signal || mailbox.kicked || mailbox.expired) {
-            mailbox = self.world.changed.wait(mailbox).unwrap();
+        let mut descriptors = self.world.kernel.descriptors.lock().unwrap();
+        loop {
+            let mailbox = &mut descriptors.mailboxes[self.world.own];
+            if mailbox.signal || mailbox.kicked || mailbox.expired {
+                // Both stay until somebody takes them back; the time is over for this wait only.
+                mailbox.expired = false;
+                return mailbox.signal || mailbox.kicked;
+            }
+            descriptors = self.world.kernel.changed.wait(descriptors).unwrap();
         }
-        // Both stay until somebody takes them back; the time is over for this wait only.
-        mailbox.expired = false;
-        mailbox.signal || mailbox.kicked
     }
 
     fn kick(&self) {
@@ -162,7 +186,44 @@ impl Bell for ModelBell {
     }
 
     fn clear(&self) {
-        self.world.mailbox.lock().unwrap().kicked = false;
+        self.world.kernel.descriptors.lock().unwrap().mailboxes[self.world.own].kicked = false;
+    }
+
+    fn wait_any<'a>(alarm: &ModelAlarm, bells: impl Iterator<Item = Option<&'a Self>>, _: Instant) -> Vec<bool> {
+        let bells: Vec<_> = bells.map(|bell| bell.map(|bell| bell.world.own)).collect();
+        let mut descriptors = alarm.kernel.descriptors.lock().unwrap();
+        let told = loop {
+            let signal = |own: &Option<usize>| own.is_some_and(|own| descriptors.mailboxes[own].signal);
+            let told: Vec<bool> = bells.iter().map(signal).collect();
+            if descriptors.alarms[alarm.own] || told.contains(&true) {
+                break told;
+            }
+            descriptors = alarm.kernel.changed.wait(descriptors).unwrap();
+        };
+        // Two calls of the kernel's: it may ring in between.
+        drop(descriptors);
+        alarm.kernel.descriptors.lock().unwrap().alarms[alarm.own] = false;
+        told
+    }
+}
+
+struct ModelAlarm {
+    kernel: Arc<Kernel>,
+    own: usize,
+}
+
+impl ModelAlarm {
+    fn new(kernel: &Arc<Kernel>) -> ModelAlarm {
+        let alarms = &mut kernel.descriptors.lock().unwrap().alarms;
+        alarms.push(false);
+        ModelAlarm { kernel: kernel.clone(), own: alarms.len() - 1 }
+    }
+}
+
+impl Alarm for ModelAlarm {
+    fn ring(&self) {
+        self.kernel.descriptors.lock().unwrap().alarms[self.own] = true;
+        self.kernel.changed.notify_all();
     }
 }
 
@@ -192,7 +253,17 @@ impl<const FAIR: bool> Model<FAIR> {
     }
 
     fn with(room: usize, change: impl FnOnce(&mut Pipe<FAIR>)) -> Arc<Self> {
-        let world = Arc::new(World { mailbox: Mutex::default(), changed: Condvar::new() });
+        Self::at(&Arc::default(), 0, room, change)
+    }
+
+    /// Two connections without room, for a thread that waits at both.
+    fn two(change: impl FnOnce(&mut Pipe<FAIR>)) -> [Arc<Self>; 2] {
+        let kernel = Arc::default();
+        [Self::at(&kernel, 0, 0, change), Self::at(&kernel, 1, 0, |_| {})]
+    }
+
+    fn at(kernel: &Arc<Kernel>, own: usize, room: usize, change: impl FnOnce(&mut Pipe<FAIR>)) -> Arc<Self> {
+        let world = Arc::new(World { kernel: kernel.clone(), own });
         let mut pipe = Pipe {
             world: world.clone(),
             room,
@@ -210,8 +281,12 @@ impl<const FAIR: bool> Model<FAIR> {
     }
 
     fn pass(&self, mut item: Item, limit: Limit) -> Result<(), Why> {
+        self.gate.pass(&mut item, self.patience(limit))
+    }
+
+    fn patience(&self, limit: Limit) -> impl FnMut(&mut Pipe<FAIR>) -> Patience<Why> {
         let mut looks = 0;
-        self.gate.pass(&mut item, |_| {
+        move |_| {
             looks += 1;
             let over = match limit {
                 Limit::Never => false,
@@ -219,9 +294,9 @@ impl<const FAIR: bool> Model<FAIR> {
                 Limit::ThirdLook => looks == 3,
                 Limit::Expires => self.expired.load(Ordering::Relaxed),
             };
-            // Never reached: the waits of the model know no time.
-            if over { Patience::Over(Why::Over) } else { Patience::Until(Instant::now()) }
-        })
+            // Never reached.
+            if over { Patience::Over(Why::Over) } else { Patience::Until(Instant::now() + SAFETY_CAP / 2) }
+        }
     }
 
     /// A thread that sends so many messages and gets them through.
@@ -249,7 +324,7 @@ impl<const FAIR: bool> Model<FAIR> {
             model.world.ring(|mailbox| mailbox.expired = true);
             let queue: Vec<Arc<Waiter>> = access.inner.queue.iter().cloned().collect();
             drop(access);
-            queue.iter().for_each(|waiter| waiter.bell.notify_one());
+            queue.iter().for_each(|waiter| waiter.wake());
         })
     }
 
@@ -292,6 +367,26 @@ impl<const FAIR: bool> Model<FAIR> {
         assert!(access.inner.polling.is_none() && !access.inner.kicked);
         assert_eq!(access.rescues(), 0);
     }
+}
+
+/// A thread that sends messages at both gates, so many at each, with one wait; what became of them, gate by gate.
+fn batch<const FAIR: bool>(
+    models: &[Arc<Model<FAIR>>; 2],
+    messages: [usize; 2],
+    limit: Limit,
+) -> JoinHandle<[Vec<Result<(), Why>>; 2]> {
+    let models = models.clone();
+    thread::spawn(move || {
+        let mut results = [vec![], vec![]];
+        let alarm = Arc::new(ModelAlarm::new(&models[0].world.kernel));
+        let errands = models.iter().zip(messages).enumerate().map(|(number, (model, count))| Errand {
+            gate: &model.gate,
+            items: (0..count).map(|_| (number, Item::Message)).collect(),
+            patience: model.patience(limit),
+        });
+        errands::run(errands, alarm, |number, result, _| results[number].push(result));
+        results
+    })
 }
 
 fn join<T>(threads: impl IntoIterator<Item = JoinHandle<T>>) -> Vec<T> {

@@ -1,5 +1,6 @@
 //! The safety net itself: a wake-up that does get lost is caught, and counted; others are not.
 
+use super::errands::{self, Errand};
 use super::*;
 
 /// Has room only from a moment on, which its bell may fail to tell.
@@ -30,7 +31,7 @@ impl Channel for Late {
     fn refusal(&self) -> Option<()> {
         None
     }
-    fn bell(&mut self) -> LateBell {
+    fn bell(&mut self, _: bool) -> LateBell {
         LateBell { at: self.room_at, rings: self.rings }
     }
     fn release(&mut self) {}
@@ -42,6 +43,8 @@ struct LateBell {
 }
 
 impl Bell for LateBell {
+    type Alarm = Silent;
+
     fn wait(&self, until: Instant) -> bool {
         let polled = until <= Instant::now();
         let until = if self.rings == Rings::InTime { until.min(self.at) } else { until };
@@ -54,14 +57,35 @@ impl Bell for LateBell {
     }
     fn kick(&self) {}
     fn clear(&self) {}
+    fn wait_any<'a>(_: &Silent, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
+        // There is one.
+        bells.flatten().map(|bell| bell.wait(until)).collect()
+    }
 }
 
-/// Passes a gate that has room after half the cap; how long that took, and how often the net caught it.
-fn pass(rings: Rings) -> (Duration, u64) {
+/// Nobody calls.
+struct Silent;
+
+impl Alarm for Silent {
+    fn ring(&self) {}
+}
+
+/// Passes a gate that has room after half the cap, alone or on one of a batch's errands; how long that took, and how
+/// often the net caught it.
+fn pass(rings: Rings, in_batch: bool) -> (Duration, u64) {
     let begun = Instant::now();
     let gate = Gate::new(Late { room_at: begun + SAFETY_CAP / 2, rings });
     let deadline = begun + Duration::from_secs(60);
-    assert_eq!(gate.pass(&mut (), |_| Patience::Until(deadline)), Ok(()));
+    let patience = |_: &mut Late| Patience::Until(deadline);
+    if in_batch {
+        let errand = Errand { gate: &gate, items: VecDeque::from([(7, ())]), patience };
+        let mut results = Vec::new();
+        let note = |number, result, _: &mut VecDeque<(usize, ())>| results.push((number, result));
+        errands::run([errand].into_iter(), Arc::new(Silent), note);
+        assert_eq!(results, [(7, Ok(()))]);
+    } else {
+        assert_eq!(gate.pass(&mut (), patience), Ok(()));
+    }
     let took = begun.elapsed();
     let rescues = gate.lock().rescues();
     (took, rescues)
@@ -69,19 +93,25 @@ fn pass(rings: Rings) -> (Duration, u64) {
 
 #[test]
 fn a_wake_up_that_gets_lost_is_caught_and_counted() {
-    let (took, rescues) = pass(Rings::Never);
-    assert_eq!(rescues, 1);
-    assert!(took >= SAFETY_CAP && took < SAFETY_CAP * 5, "after {took:?}");
+    for in_batch in [false, true] {
+        let (took, rescues) = pass(Rings::Never, in_batch);
+        assert_eq!(rescues, 1);
+        assert!(took >= SAFETY_CAP && took < SAFETY_CAP * 5, "after {took:?}");
+    }
 }
 
 #[test]
 fn a_wake_up_in_time_is_none() {
-    let (took, rescues) = pass(Rings::InTime);
-    assert_eq!(rescues, 0);
-    assert!(took >= SAFETY_CAP / 2, "after {took:?}");
+    for in_batch in [false, true] {
+        let (took, rescues) = pass(Rings::InTime, in_batch);
+        assert_eq!(rescues, 0);
+        assert!(took >= SAFETY_CAP / 2, "after {took:?}");
+    }
 }
 
 #[test]
 fn a_wake_up_that_comes_as_the_wait_ends_is_not_counted() {
-    assert_eq!(pass(Rings::JustAfterTheCap).1, 0);
+    for in_batch in [false, true] {
+        assert_eq!(pass(Rings::JustAfterTheCap, in_batch).1, 0);
+    }
 }

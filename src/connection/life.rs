@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::gate::{Attempt, Bell, Channel, Patience};
+use super::gate::{self, Attempt, Bell, Channel, Patience};
 use super::ledger::{Ledger, Mechanism};
 use super::loans::Loans;
 use super::silence::Silence;
@@ -20,7 +20,7 @@ use crate::ids::{ConnId, LineId};
 use crate::message::Message;
 use crate::options::{Key, Values};
 use crate::tcp_info::{self, EndedBy, TcpInfo};
-use crate::wake::{EventFd, wait_readable};
+use crate::wake::{Alarm, EventFd, wait_readable};
 use crate::watcher::Watcher;
 
 /// What a connection's lock guards.
@@ -486,20 +486,21 @@ impl Channel for Life {
         }
     }
 
-    fn bell(&mut self) -> SocketBell {
-        if self.wake.is_none() {
-            // Without a descriptor left for it, the head looks again every few milliseconds instead.
-            self.wake = EventFd::new().ok().map(Arc::new);
-        }
+    fn bell(&mut self, has_alarm: bool) -> SocketBell {
         /// How soon the kernel is asked again whether the budget has room: it cannot be asked to tell.
         const BUDGET: Duration = Duration::from_millis(2);
         const NO_WAKE: Duration = Duration::from_millis(5);
-        let look_again = match (self.over_budget, &self.wake) {
+        if self.wake.is_none() && !has_alarm {
+            // Without a descriptor left for it, the head looks again every few milliseconds instead.
+            self.wake = EventFd::new().ok().map(Arc::new);
+        }
+        let wake = self.wake.clone().filter(|_| !has_alarm);
+        let look_again = match (self.over_budget, &wake) {
             (true, _) => Some(BUDGET),
-            (false, None) => Some(NO_WAKE),
-            (false, Some(_)) => None,
+            (false, None) if !has_alarm => Some(NO_WAKE),
+            (false, _) => None,
         };
-        SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake: self.wake.clone(), look_again }
+        SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
     }
 
     fn release(&mut self) {
@@ -529,6 +530,8 @@ pub(crate) struct SocketBell {
 }
 
 impl Bell for SocketBell {
+    type Alarm = Alarm;
+
     fn wait(&self, until: Instant) -> bool {
         let again = self.look_again.map(|time| Instant::now() + time).filter(|again| *again < until);
         let wake = self.wake.as_ref().map_or(-1, |wake| wake.as_raw_fd());
@@ -545,5 +548,22 @@ impl Bell for SocketBell {
         if let Some(wake) = &self.wake {
             wake.clear();
         }
+    }
+
+    fn wait_any<'a>(alarm: &Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
+        let (sockets, again): (Vec<RawFd>, Vec<Option<Duration>>) =
+            bells.map(|bell| bell.map_or((-1, None), |bell| (bell.socket, bell.look_again))).unzip();
+        let soonest = again.iter().flatten().min().map(|time| Instant::now() + *time).filter(|again| *again < until);
+        let mut told = alarm.wait(&sockets, soonest.unwrap_or(until));
+        if soonest.is_some_and(|soonest| soonest <= Instant::now()) {
+            told.iter_mut().zip(again).for_each(|(told, again)| *told |= again.is_some());
+        }
+        told
+    }
+}
+
+impl gate::Alarm for Alarm {
+    fn ring(&self) {
+        Alarm::ring(self);
     }
 }

@@ -1,5 +1,6 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
+pub mod batch;
 pub(crate) mod dial;
 pub(crate) mod gate;
 mod handshake;
@@ -149,8 +150,12 @@ impl Connection {
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
-        let counts = self.manager.counts();
-        self.offer(message, timeout).inspect_err(|e| counts.sends_refused.add(e.status))
+        self.counted(self.offer(message, timeout))
+    }
+
+    /// The same result of a send, once it is counted.
+    fn counted<T>(&self, result: Result<T>) -> Result<T> {
+        result.inspect_err(|e| self.manager.counts().sends_refused.add(e.status))
     }
 
     fn offer(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
@@ -169,9 +174,8 @@ impl Connection {
         release: Option<Release>,
         timeout: Timeout,
     ) -> Result<u64> {
-        let counts = self.manager.counts();
         // SAFETY: the same contract.
-        unsafe { self.lend(frames, release, timeout) }.inspect_err(|e| counts.sends_refused.add(e.status))
+        self.counted(unsafe { self.lend(frames, release, timeout) })
     }
 
     /// # Safety
@@ -220,6 +224,11 @@ impl Connection {
         if let (Some(begun), true) = (begun, waits) {
             self.manager.counts().waits.add(begun.elapsed());
         }
+        self.noticing_loss(result)
+    }
+
+    /// The same result of a send, after the end that it may tell of.
+    fn noticing_loss(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
         if matches!(&result, Err(error) if error.status == Status::PeerLost) {
             // It may be this very send that found the pipe dead; otherwise this changes nothing.
             self.manager.end(self, End::new(Happening::PeerGone, DEAD_PIPE));

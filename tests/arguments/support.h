@@ -87,6 +87,12 @@ static kvconn_failure_t *good_failure(void) {
 }
 
 static const kvconn_frame_t good_frames[] = {{"room", 4}, {NULL, 0}};
+static kvconn_batch_item_t *good_items(void) {
+    static kvconn_batch_item_t items[1];
+    items[0] = (kvconn_batch_item_t){good_conn(), good_frames, 2, 0, 0, 0};
+    return items;
+}
+
 static const uint32_t good_sizes[] = {4, 0};
 static void good_log(int32_t level, const char *line, void *user_data) {
     (void)level, (void)line, (void)user_data;

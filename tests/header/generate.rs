@@ -15,6 +15,7 @@ pub const SECTIONS: &[&str] = &[
     "managers",
     "connection",
     "message",
+    "batch",
     "owned",
     "node",
     "failure",
@@ -310,7 +311,7 @@ pub fn status_document() -> String {
     let mut out = String::from(
         "# Statuses\n\nMade from the table in `src/error.rs`; `make bless` renews it. Every function that can fail returns one of\n\
          these. Numbers are frozen: a status may be added, never renumbered. Every error means: nothing was accepted, nothing is half\n\
-         made.\n\n\
+         made; `KVCONN_PARTIAL` alone means that of the items it is about.\n\n\
          * **scope**: how far it reaches: this call only (CALL), this endpoint (PEER), what this life of the node owned (NODE), or\n  \
            everything (PROCESS).\n\
          * **retriable**: the same call can succeed later without the caller changing anything.\n\n\

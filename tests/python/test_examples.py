@@ -242,6 +242,34 @@ def test_the_readme_shows_the_file_itself(file):
     assert text(file) in code_blocks(language), f"README.md does not show {file} as it is"
 
 
+def test_the_readme_sends_to_many_ranks_in_c(tmp_path):
+    (block,) = [block for block in code_blocks("c") if "kvconn_send_batch" in block]
+    program = tmp_path / "ranks.c"
+    head = "#include <kvconn.h>\n#include <stdio.h>\n#define RANKS 8\n"
+    head += "void f(const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices) {\n"
+    program.write_text(f"{head}kvconn_error_t error = KVCONN_ERROR_INIT;\n{block}}}\n")
+    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT / 'include'}", "-fsyntax-only"]
+    result = run("cc", *strict, program)
+    assert result.returncode == 0, result.stderr
+
+
+def test_the_readme_sends_to_many_ranks_in_python(lib, peer):
+    import kvconn
+
+    (block,) = [block for block in code_blocks("python") if "send_batch" in block]
+    receivers = [peer("--keep"), peer("--keep")]
+    conns = [kvconn.connect(receiver.endpoint, wait_ms=5000) for receiver in receivers]
+    names = {"kvconn": kvconn, "conns": conns, "pages": b"for all", "slices": [b"one", b"two"]}
+    exec(block, names)
+    assert names["partial"] is None and [sent.status for sent in names["sent"]] == [0, 0]
+    for receiver, part in zip(receivers, names["slices"]):
+        receiver.expect(1)
+        assert receiver.messages() == [[b"for all", part]]
+    kvconn.disconnect(conns[1])
+    exec(block, names)
+    assert names["failed"] == conns[1:]
+
+
 def test_the_readme_has_the_line_of_every_status():
     rows = re.findall(r"^\| `KVCONN_(\w+)` \| (-?\d+) \|", text("docs/status.md"), re.MULTILINE)
     short = re.findall(r"^\| `(\w+)` (-?\d+) \|", text("README.md"), re.MULTILINE)

@@ -290,3 +290,70 @@ def test_a_flush_over_ipc_says_that_nobody_can_tell(kv, manager, peer, tmp_path)
     _ffi.load().kvconn_flush(conn, 0, 0, ctypes.byref(acknowledged), None)
     assert acknowledged.value == kv.UNKNOWN
     assert kv.connection_info(conn)["acknowledged"] == kv.UNKNOWN
+
+
+def test_a_batch_to_eight_ranks_with_the_third_stopped(kv, manager, peer):
+    """Scenario 23; what failed is sent again with the same frames, and nothing else is."""
+    receivers = [peer("--keep") for _ in range(8)]
+    receivers[2] = peer("--rcvhwm", 1, "--rcvbuf", 4096)
+    conns = [kv.connect(receiver.endpoint, {"send_hwm": 4}, 5000, manager) for receiver in receivers]
+    receivers[2].stop()
+    fill(kv, conns[2])
+    common = b"common" * 1000
+    items = [(conn, [common, b"for rank %d" % rank]) for rank, conn in enumerate(conns)]
+    begun = time.monotonic()
+    sent, partial = kv.send_batch(items, 500)
+    assert time.monotonic() - begun < 1.5
+    assert isinstance(partial, kv.Partial) and not partial.retriable
+    assert partial.message.startswith("1 of 8 items failed; items[2]: KVCONN_")
+    assert (partial.conn, partial.endpoint) == (conns[2], canonical(receivers[2]))
+    assert kv.STATUSES[sent[2].status] in (kv.Stalled, kv.Timeout) and sent[2].sequence == 0
+    assert [result for rank, result in enumerate(sent) if rank != 2] == [(0, 1)] * 7
+    for rank, receiver in enumerate(receivers):
+        if rank != 2:
+            receiver.expect(1)
+            assert receiver.messages() == [items[rank][1]]
+
+    receivers[2].cont()
+    accepted = kv.connection_info(conns[2])["accepted"]
+    left = [(conn if result.status else 0, frames) for (conn, frames), result in zip(items, sent)]
+    sent, partial = kv.send_batch(left, 10_000)
+    assert partial is None and [result.status for result in sent] == [0] * 8
+    assert [result.sequence for result in sent] == [0, 0, accepted + 1, 0, 0, 0, 0, 0]
+
+
+def test_a_batch_takes_any_bytes_and_raises_what_concerns_the_call(kv, manager, peer):
+    receiver = peer("--keep")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    large = bytearray(b"x" * 100_000)
+    numbers = memoryview((ctypes.c_uint64 * 3)(1, 2, 3))
+    messages = [[large, numbers], [large, b"", b"a\0b"], [b""], []]
+    sent, partial = kv.send_batch(((conn, message) for message in messages), 5000)
+    assert sent == [(0, 1), (0, 2), (0, 3), (-1, 0)]
+    assert "1 of 4 items failed; items[3]: KVCONN_INVALID" in str(partial)
+    receiver.expect(3)
+    assert receiver.messages() == [[bytes(frame) for frame in message] for message in messages[:3]]
+    assert kv.send_batch([]) == ([], None)
+    with pytest.raises(kv.Invalid, match="timeout_ms"):
+        kv.send_batch([(conn, [b"x"])], -2)
+    with pytest.raises(TypeError):
+        kv.send_batch([(conn, ["text"])])
+    assert kv.connection_info(conn)["accepted"] == 3
+
+
+def test_a_batch_that_waits_releases_the_gil(kv, manager, peer):
+    receiver = peer("--rcvhwm", 1, "--rcvbuf", 4096)
+    conn = kv.connect(receiver.endpoint, {"send_hwm": 10}, 5000, manager)
+    receiver.stop()
+    fill(kv, conn)
+    results = []
+    thread = threading.Thread(target=lambda: results.append(kv.send_batch([(conn, [b"y"])] * 2, 30_000)), daemon=True)
+    thread.start()
+    deadline = time.monotonic() + 5
+    while kv.connection_info(conn)["waiting"] != 1:
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+    kv.disconnect(conn)
+    thread.join(5)
+    ((sent, partial),) = results
+    assert [kv.STATUSES[result.status] for result in sent] == [kv.Disconnected] * 2 and "2 of 2" in partial.message

@@ -1,0 +1,39 @@
+//! Batches: one deadline for many ranks, a result for each.
+
+mod common;
+
+#[path = "batch/bounds.rs"]
+mod bounds;
+#[path = "batch/interface.rs"]
+mod interface;
+#[path = "batch/order.rs"]
+mod order;
+#[path = "batch/shared.rs"]
+mod shared;
+#[path = "send/tagged.rs"]
+mod tagged;
+#[path = "batch/waiting.rs"]
+mod waiting;
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use common::engine::after;
+use kvconn::connection::Connection;
+use kvconn::error::Result;
+use kvconn::message::{Copies, Message};
+use kvconn::process::Process;
+
+/// Sends one frame on each connection, in one batch.
+fn send_frames(items: &[(&Arc<Connection>, &[u8])], timeout: Duration) -> Vec<Result<u64>> {
+    let messages: Vec<_> = items.iter().map(|(conn, frame)| (*conn, vec![*frame])).collect();
+    send_messages(&messages, timeout)
+}
+
+/// Sends one message on each connection, in one batch.
+fn send_messages(items: &[(&Arc<Connection>, Vec<&[u8]>)], timeout: Duration) -> Vec<Result<u64>> {
+    let items = items
+        .iter()
+        .map(|(conn, frames)| (conn.id(), |copies: &mut Copies| Message::copied(frames.iter().copied(), Some(copies))));
+    Process::current().expect("a process").send_batch(items, after(timeout))
+}
