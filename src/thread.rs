@@ -1,7 +1,8 @@
-//! How kvconn starts its own threads.
+//! How kvconn starts its own threads, and how they call the host's code.
 
+use std::cell::Cell;
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread that is named `name` and never runs a signal handler.
@@ -23,6 +24,40 @@ use std::thread::{Builder, JoinHandle};
 pub fn spawn_quiet(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _restored_at_return = SignalsBlocked::new();
     Builder::new().name(name.to_owned()).spawn(f)
+}
+
+thread_local! {
+    /// What is called before this thread stops for good.
+    static BEFORE_STOP: Cell<Option<Box<dyn FnOnce()>>> = const { Cell::new(None) };
+}
+
+/// Has something done if this thread [stops for good](host_call).
+pub fn before_stop(call: impl FnOnce() + 'static) {
+    BEFORE_STOP.set(Some(Box::new(call)));
+}
+
+/// Calls a function of the host's, on a thread of ours. It must return; if it is left in another way, the thread stops here
+/// for good.
+///
+/// There are two such ways. A C++ exception has nowhere to go. And when an interpreter ends, it ends the threads that call
+/// into it (Python before 3.14 by pthread_exit), which unwinds their stacks: the process would abort where Rust takes that for
+/// an exception. It is about to end in order; the thread lets it.
+pub fn host_call<R>(call: impl FnOnce() -> R) -> R {
+    struct Stop;
+    impl Drop for Stop {
+        fn drop(&mut self) {
+            if let Some(call) = BEFORE_STOP.take() {
+                call();
+            }
+            loop {
+                std::thread::park();
+            }
+        }
+    }
+    let unwound = Stop;
+    let result = call();
+    mem::forget(unwound);
+    result
 }
 
 /// Blocks all signals for the calling thread while it lives, then restores the thread's mask.

@@ -10,6 +10,7 @@ use super::types::{kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::Error;
 use crate::ids::ManagerId;
 use crate::log::{Level, Sink};
+use crate::thread::host_call;
 use crate::{describe, log};
 
 /// Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
@@ -88,14 +89,14 @@ pub unsafe extern "C" fn kvconn_dump(fd: c_int, error: *mut kvconn_error_t) -> k
 
 /// A function that takes lines of the log: the level (one of KVCONN_LOG_…), the line without a newline, valid during the call
 /// only, and the pointer that was given to kvconn_set_log.
-pub type kvconn_log_fn_t = Option<unsafe extern "C" fn(level: i32, line: *const c_char, user_data: *mut c_void)>;
+pub type kvconn_log_fn_t = Option<unsafe extern "C-unwind" fn(level: i32, line: *const c_char, user_data: *mut c_void)>;
 
 /// Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a
 /// file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
 ///
 /// The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
-/// it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception or a longjmp
-/// out of it ends the process.
+/// it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception out
+/// of it, or pthread_exit, stops the thread, and no line comes any more; a longjmp out of it is undefined.
 ///
 /// @param function  the function; NULL to be silent again.
 /// @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.
@@ -125,7 +126,7 @@ pub unsafe extern "C" fn kvconn_set_log(
                 // A NUL inside a line would end it early.
                 let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
                 // SAFETY: the caller promised a function that takes these, and user_data that lives until it is replaced.
-                unsafe { function(level as i32, line.as_ptr(), user_data.get()) }
+                host_call(|| unsafe { function(level as i32, line.as_ptr(), user_data.get()) });
             })
         });
         log::set(sink, level)

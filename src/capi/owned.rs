@@ -17,6 +17,7 @@ use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
 use crate::error::Result;
 use crate::ids::ConnId;
 use crate::release::Release;
+use crate::thread::host_call;
 
 /// A function that is told that the buffers of a message are the caller's again: the connection, the message's sequence, what became
 /// of it (one of KVCONN_FATE_…), and the pointer that was given with it.
@@ -24,7 +25,8 @@ use crate::release::Release;
 /// It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
 /// function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
 /// call, and kvconn_disconnect_all, kvconn_manager_destroy and kvconn_shutdown do not wait for buffers. In a forked child it is not
-/// called. It must return: a C++ exception or a longjmp out of it ends the process.
+/// called. It must return: a C++ exception out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp
+/// out of it is undefined.
 pub type kvconn_release_fn_t =
     Option<unsafe extern "C-unwind" fn(conn: kvconn_conn_t, sequence: u64, fate: i32, user_data: *mut c_void)>;
 
@@ -92,7 +94,7 @@ fn told(release: kvconn_release_fn_t, user_data: *mut c_void) -> Option<Release>
     Some(Box::new(move |conn: ConnId, sequence, fate| {
         let user_data = user_data;
         // SAFETY: the caller promised a function that takes these.
-        unsafe { release(conn.0, sequence, fate as i32, user_data.0) }
+        host_call(|| unsafe { release(conn.0, sequence, fate as i32, user_data.0) });
     }))
 }
 

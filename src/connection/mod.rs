@@ -154,11 +154,16 @@ impl Connection {
     }
 
     /// The same result of a send, once it is counted.
-    fn counted<T>(&self, result: Result<T>) -> Result<T> {
+    pub(crate) fn counted<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|e| self.manager.counts().sends_refused.add(e.status))
     }
 
-    fn offer(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
+    /// A send that is not counted when it is refused.
+    pub(crate) fn offer(
+        self: &Arc<Self>,
+        message: &mut dyn FnMut() -> Result<Message>,
+        timeout: Timeout,
+    ) -> Result<u64> {
         self.check_lives()?;
         self.pass(&mut message()?, timeout)
     }

@@ -4,12 +4,11 @@ use std::cell::Cell;
 use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::thread::JoinHandle;
 
 use super::{Level, Sink};
 use crate::error::{Error, Result};
 use crate::lock::{Condvar, Mutex};
-use crate::thread::spawn_quiet;
+use crate::thread::{before_stop, spawn_quiet};
 
 /// How many lines wait for the sink; beyond that they are counted.
 pub(super) const MAX_LINES: usize = 1024;
@@ -35,15 +34,13 @@ pub(super) enum End {
 }
 
 /// A sink with its thread and queue.
-pub(super) struct Delivery {
-    shared: Arc<Shared>,
-    /// Until someone has waited for it.
-    thread: Mutex<Option<JoinHandle<()>>>,
-}
+pub(super) struct Delivery(Arc<Shared>);
 
 struct Shared {
     queue: Mutex<Queue>,
     more: Condvar,
+    /// The thread is over.
+    over: Condvar,
 }
 
 struct Queue {
@@ -51,23 +48,33 @@ struct Queue {
     /// How many were lost after the last of `lines`.
     lost: u64,
     end: End,
+    /// The sink is dropped, or its thread has stopped in it for good.
+    over: bool,
 }
 
 impl Delivery {
     /// A thread for the sink, if there is one.
     pub(super) fn start(sink: Option<Sink>) -> Result<Option<Arc<Delivery>>> {
         let Some(sink) = sink else { return Ok(None) };
-        let queue = Queue { lines: VecDeque::new(), lost: 0, end: End::Never };
-        let shared = Arc::new(Shared { queue: Mutex::new(queue), more: Condvar::new() });
-        let its = shared.clone();
-        let thread = spawn_quiet("kvconn-log", move || its.deliver(&sink)).map_err(|e| {
+        let queue = Queue { lines: VecDeque::new(), lost: 0, end: End::Never, over: false };
+        let shared = Arc::new(Shared { queue: Mutex::new(queue), more: Condvar::new(), over: Condvar::new() });
+        let over = Over(shared.clone());
+        let work = move || {
+            let stopped = Over(over.0.clone());
+            before_stop(move || drop(stopped));
+            over.0.deliver(&sink);
+            // Also when dropping the sink panics, for then it is dropped as well.
+            let _over = over;
+            drop(sink);
+        };
+        spawn_quiet("kvconn-log", work).map_err(|e| {
             Error::limit(format!("the thread kvconn-log cannot be started: {e}")).errno(e.raw_os_error().unwrap_or(0))
         })?;
-        Ok(Some(Arc::new(Delivery { shared, thread: Mutex::new(Some(thread)) })))
+        Ok(Some(Arc::new(Delivery(shared))))
     }
 
     pub(super) fn push(&self, level: Level, line: String) {
-        let mut queue = self.shared.queue.lock();
+        let mut queue = self.0.queue.lock();
         if queue.lines.len() < MAX_LINES {
             if let Some(loss) = queue.take_loss() {
                 queue.lines.push_back(loss);
@@ -76,30 +83,37 @@ impl Delivery {
         } else {
             queue.lost += 1;
         }
-        self.shared.more.notify_one();
+        self.0.more.notify_one();
     }
 
     /// Says when to end. An earlier end cannot be put off.
     pub(super) fn end(&self, end: End) {
-        let mut queue = self.shared.queue.lock();
+        let mut queue = self.0.queue.lock();
         queue.end = queue.end.max(end);
-        self.shared.more.notify_one();
+        self.0.more.notify_one();
     }
 
-    /// Whether it has ended and the sink is dropped.
+    /// Whether it has ended.
     pub(super) fn is_over(&self) -> bool {
-        // While someone waits for it, it is not over.
-        self.thread.try_lock().is_some_and(|thread| thread.as_ref().is_none_or(JoinHandle::is_finished))
+        self.0.queue.lock().over
     }
 
-    /// Waits until it has ended and the sink is dropped. Not to be called in a sink.
+    /// Waits until it has ended. Not to be called in a sink.
     pub(super) fn wait(&self) {
-        // Who comes second waits here for the first.
-        let mut thread = self.thread.lock();
-        if let Some(thread) = thread.take() {
-            // It fails when dropping the sink panicked, and then it is dropped as well.
-            let _ = thread.join();
+        let mut queue = self.0.queue.lock();
+        while !queue.over {
+            self.0.over.wait(&mut queue);
         }
+    }
+}
+
+/// Says that the thread is over.
+struct Over(Arc<Shared>);
+
+impl Drop for Over {
+    fn drop(&mut self) {
+        self.0.queue.lock().over = true;
+        self.0.over.notify_all();
     }
 }
 

@@ -246,10 +246,13 @@ impl Manager {
             let conn = self.obtain(&endpoint, Asker::SendTo);
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
-            match conn.send(message, Timeout::After(left)) {
+            match conn.offer(message, Timeout::After(left)) {
                 // Evicted between the two steps, it is there to be dialled again.
                 Err(e) if e.status == Status::Evicted => {}
-                sent => return Ok((conn.id(), sent.map_err(|e| self.with_next_step(&endpoint, e))?)),
+                sent => {
+                    let sequence = conn.counted(sent).map_err(|e| self.with_next_step(&endpoint, e))?;
+                    return Ok((conn.id(), sequence));
+                }
             }
         }
     }

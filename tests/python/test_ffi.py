@@ -49,8 +49,8 @@ def expected(ffi, declared):
     declared = declared.replace("const ", "").replace("const", "").replace(" ", "")
     if declared == "void":
         return None
-    if declared == "kvconn_log_fn_t":
-        return ffi.log_fn_t
+    if declared in ("kvconn_log_fn_t", "kvconn_release_fn_t"):
+        return getattr(ffi, declared.removeprefix("kvconn_"))
     base, stars = declared.rstrip("*"), declared.count("*")
     opaque = {"void", "kvconn_options_t", "kvconn_failure_t"}
     if stars == 0:

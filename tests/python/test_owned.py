@@ -1,7 +1,6 @@
 """Buffers that Python lends: they stay as they are until they are released, also at the interpreter's end."""
 
 import ctypes
-import gc
 import pathlib
 import subprocess
 import sys
@@ -161,4 +160,25 @@ def test_an_interpreter_leaves_while_a_callback_is_called(peer, lib):
     for _ in range(5):
         output, took = run(lib, LEAVE_CALLED_BACK, receiver.endpoint)
         assert took < 2 and output == "leaving\n"
-    gc.collect()
+
+
+LEAVE_LOGGING = """
+    import kvconn
+    from kvconn import _ffi
+    lines = []
+    kvconn.set_log(lambda level, line: lines.append(line), _ffi.LOG_DEBUG)
+    conn = kvconn.connect(sys.argv[1], wait_ms=5000)
+    manager = kvconn.manager_create()
+    for _ in range(500):
+        kvconn.disconnect(kvconn.connect("tcp://127.0.0.1:9", wait_ms=0, manager=manager))
+        kvconn.manager_destroy(manager, 0)
+        manager = kvconn.manager_create()
+    print("leaving", flush=True)
+"""
+
+
+def test_an_interpreter_leaves_while_a_line_is_logged(peer, lib):
+    receiver = peer()
+    for _ in range(5):
+        output, took = run(lib, LEAVE_LOGGING, receiver.endpoint)
+        assert took < 2 and output == "leaving\n"
