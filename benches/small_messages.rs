@@ -14,7 +14,7 @@ mod common;
 
 const MESSAGES: u64 = 400_000;
 const SIZE: usize = 64;
-const ROUNDS: usize = 15;
+const ROUNDS: usize = 41;
 const LONG: Duration = Duration::from_secs(60);
 /// Of 4.3.5's draft API; kvconn sets it as well.
 const ZMQ_OUT_BATCH_SIZE: c_int = 102;

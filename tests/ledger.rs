@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::engine::{Engine, after, message, refused, wait_ended};
-use common::{Peer, PeerOptions, Random, ms, wait_until};
+use common::{Peer, PeerOptions, Random, TcpView, ms, wait_until};
 use kvconn::connection::Connection;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
@@ -64,6 +64,27 @@ fn a_stopped_peer_acknowledges_what_its_kernel_holds_and_no_more() {
     let (flushed, acknowledged) = conn.flush(0, after(LONG));
     flushed.unwrap();
     assert_eq!(acknowledged, sent);
+}
+
+/// A peer that does not read sends its PINGs all the same. libzmq cannot write meanwhile, and answers many with one PONG.
+#[test]
+fn pings_that_were_answered_together_do_not_leave_anything_unacknowledged() {
+    const FRAME: u64 = 1 << 20;
+    let (heartbeat, rcvhwm) = (ms(60), 1);
+    let peer = Peer::with(PeerOptions { heartbeat, rcvhwm, log: false, ..PeerOptions::default() });
+    let engine = Engine::with(&[("send_hwm", "8")]);
+    let conn = engine.ready(peer.endpoint());
+    let view = TcpView::of(peer.endpoint());
+    peer.pause_reading();
+    let sent = engine.fill(&conn, &[7; FRAME as usize]);
+    let received = view.received();
+    wait_until("fifteen PINGs have come", LONG, || view.received() >= received + 15 * 9);
+    peer.resume_reading();
+    let (flushed, acknowledged) = conn.flush(0, after(LONG));
+    flushed.unwrap();
+    assert_eq!(acknowledged, sent);
+    let (pings, pongs) = ((view.received() - 92) / 9, (view.acked() - 93 - sent * (FRAME + 9)) / 7);
+    assert!(pongs + 5 < pings, "{pings} PINGs, {pongs} PONGs: this tests nothing");
 }
 
 #[test]

@@ -7,5 +7,7 @@ mod common;
 mod endings;
 #[path = "ledger_property/messages.rs"]
 mod messages;
+#[path = "ledger_property/reader.rs"]
+mod reader;
 #[path = "ledger_property/stories.rs"]
 mod stories;

@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 pub struct TcpView(OwnedFd);
 
 impl TcpView {
-    /// The established connection to `endpoint`, which is `tcp://address:port`.
+    /// The established connection to `endpoint`, which is `tcp://address:port`. One that this process has just given up
+    /// may be established for a moment more: to tell them apart, ask for the only one.
     #[track_caller]
     pub fn of(endpoint: &str) -> TcpView {
         let peer = endpoint.strip_prefix("tcp://").and_then(|address| address.parse().ok());

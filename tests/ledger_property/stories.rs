@@ -9,34 +9,13 @@ use kvconn::error::Status;
 use kvconn::tcp_info::EndedBy;
 
 use super::messages::{Account, Shape, Way};
+use super::reader::{Deed, Reader};
 use crate::common::engine::{after, wait_ended};
 use crate::common::raw_peer::Numbers;
-use crate::common::{Engine, Peer, PeerOptions, Random, RawPeer, TcpView, ms, soak_time, wait_until};
+use crate::common::{Engine, Random, RawPeer, TcpView, ms, soak_time, wait_until};
 
 const LONG: Duration = Duration::from_secs(30);
 const WAYS: [Way; 1] = [Way::Copied];
-
-/// Who is at the other end.
-enum Reader {
-    /// libzmq's PULL, with heartbeats or without.
-    Libzmq(Peer),
-    /// One that tells exactly what its kernel gave it.
-    Raw(RawPeer),
-}
-
-/// What a reader does, or is done to it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Deed {
-    Stop,
-    Resume,
-    PauseReading,
-    ResumeReading,
-    Kill,
-    /// Closes: a PULL at once, a raw peer once its kernel has nothing left.
-    Close,
-    /// Says that it is done, and reads to the end; a raw peer only.
-    Finish,
-}
 
 /// What happened, for whoever has to find out why.
 #[derive(Default)]
@@ -45,45 +24,6 @@ struct Story(Vec<String>);
 impl fmt::Display for Story {
     fn fmt(&self, f: &mut fmt::Formatter) -> fmt::Result {
         f.write_str(&self.0.join(", "))
-    }
-}
-
-impl Reader {
-    fn random(random: &mut Random) -> Reader {
-        if random.below(2) == 0 {
-            return Reader::Raw(RawPeer::bind("127.0.0.1:0"));
-        }
-        Reader::Libzmq(Peer::with(PeerOptions {
-            heartbeat: random.one_of(&[Duration::ZERO, ms(3), ms(20)]),
-            rcvhwm: random.one_of(&[1, 10, 1000]),
-            log: false,
-            ..PeerOptions::default()
-        }))
-    }
-
-    fn endpoint(&self) -> String {
-        match self {
-            Reader::Libzmq(peer) => peer.endpoint().to_string(),
-            Reader::Raw(peer) => peer.endpoint(),
-        }
-    }
-
-    fn does(&self, deed: Deed) {
-        match (self, deed) {
-            (Reader::Libzmq(peer), Deed::Stop) => peer.stop(),
-            (Reader::Libzmq(peer), Deed::Resume) => peer.resume(),
-            (Reader::Libzmq(peer), Deed::PauseReading) => peer.pause_reading(),
-            (Reader::Libzmq(peer), Deed::ResumeReading) => peer.resume_reading(),
-            (Reader::Libzmq(peer), Deed::Kill) => peer.kill(),
-            (Reader::Libzmq(peer), Deed::Close | Deed::Finish) => peer.terminate(),
-            (Reader::Raw(peer), Deed::Stop) => peer.stop(),
-            (Reader::Raw(peer), Deed::Resume) => peer.resume(),
-            (Reader::Raw(peer), Deed::PauseReading) => peer.pause_reading(),
-            (Reader::Raw(peer), Deed::ResumeReading) => peer.resume_reading(),
-            (Reader::Raw(peer), Deed::Kill) => peer.kill(),
-            (Reader::Raw(peer), Deed::Close) => peer.close(),
-            (Reader::Raw(peer), Deed::Finish) => peer.finish(),
-        }
     }
 }
 

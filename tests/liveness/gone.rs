@@ -37,7 +37,8 @@ fn seen_after(peer: &Peer, reads: bool, ended_by: EndedBy, end: impl FnOnce(&Pee
 
 #[test]
 fn a_peer_that_dies_or_closes_is_lost_at_once() {
-    let cases: [(&str, bool, EndedBy, fn(&Peer)); 3] = [
+    type Case = (&'static str, bool, EndedBy, fn(&Peer));
+    let cases: [Case; 3] = [
         ("SIGKILL, everything read", true, EndedBy::Fin, Peer::kill),
         ("SIGKILL, something unread", false, EndedBy::Reset, Peer::kill),
         ("zmq_close", true, EndedBy::Fin, Peer::terminate),

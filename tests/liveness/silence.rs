@@ -20,10 +20,11 @@ const HEAD_ROOM: Duration = ms(600);
 /// Where a network namespace can be made, the next two tests show what comes of it.
 #[test]
 fn the_kernels_patience_is_that_of_keepalive_while_nothing_is_on_the_way() {
-    let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
-    let engine = Engine::with(&[("stall_ms", "200")]);
-    for (settings, idle) in [(&[("user_timeout_ms", "70000")][..], 45_000), (&[("keepalive_idle_s", "0")], 70_000)] {
-        let conn = engine.ready_with(peer.endpoint(), &[settings, &[("user_timeout_ms", "70000")]].concat());
+    for (keepalive_idle_s, idle) in [("30", 45_000), ("0", 70_000)] {
+        let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+        let user_timeout = ("user_timeout_ms", "70000");
+        let engine = Engine::with(&[("keepalive_idle_s", keepalive_idle_s), user_timeout, ("stall_ms", "200")]);
+        let conn = engine.ready(peer.endpoint());
         let view = TcpView::of(peer.endpoint());
         assert_eq!(view.user_timeout(), idle, "nothing was sent");
         peer.stop();
@@ -32,8 +33,6 @@ fn the_kernels_patience_is_that_of_keepalive_while_nothing_is_on_the_way() {
         peer.resume();
         conn.flush(0, after(LONG)).0.expect("it reads again");
         wait_until("it is idle again", LONG, || view.user_timeout() == idle);
-        drop(view);
-        conn.disconnect().expect("live");
     }
 }
 
