@@ -20,7 +20,7 @@ struct Raw {
     _wscale: u8,
     _flags: u8,
     _rto_to_rcv_mss: [u32; 4],
-    unacked: u32,
+    _unacked: u32,
     _sacked_to_last_ack_sent: [u32; 6],
     last_data_received_ms: u32,
     last_ack_received_ms: u32,
@@ -62,8 +62,8 @@ pub(crate) struct TcpInfo {
     pub(crate) state: u8,
     /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
     pub(crate) repeating: bool,
-    /// The kernel has nothing left to send, nor to send again.
-    pub(crate) at_rest: bool,
+    /// Our kernel has sent all that it was given, once at least.
+    pub(crate) all_sent: bool,
     /// How long ago anything came from the peer's kernel.
     pub(crate) silent: Duration,
     /// How long an answer takes.
@@ -155,7 +155,7 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
             written: (length as usize == size_of::<Raw>()).then(|| raw.written()),
             state: raw.state,
             repeating: raw.retransmits > 0 || raw.probes > 0 || raw.backoff > 0,
-            at_rest: length as usize == size_of::<Raw>() && raw.unacked == 0 && raw.notsent_bytes == 0,
+            all_sent: raw.notsent_bytes == 0,
             silent: Duration::from_millis(raw.last_data_received_ms.min(raw.last_ack_received_ms).into()),
             round_trip: Duration::from_micros(raw.round_trip_us.into()),
         }),

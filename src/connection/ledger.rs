@@ -104,11 +104,11 @@ pub(crate) struct Ledger {
     trim_at: usize,
 }
 
-/// Nothing has changed, and something is missing.
+/// Nothing was accepted since, and at least so much was missing at every look.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     accepted: u64,
-    missing: u64,
+    least: u64,
     since: Instant,
     looks: u32,
 }
@@ -206,32 +206,39 @@ impl Ledger {
         true
     }
 
-    /// Takes in that the kernel had nothing left to send at a look, one of the watcher's, which leave libzmq time to hand
-    /// the kernel what it has; true when that tells of more that was acknowledged.
+    /// Takes in that our kernel had sent all of what it was given, so many bytes, at a look, one of the watcher's, which leave
+    /// libzmq time to hand it what it has. True when something is found out: what is written is to be taken in again.
     ///
-    /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is still missing
+    /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is missing all the time
     /// when everything has long been written, and as much as some PONGs, then it is these that were never sent.
-    pub(crate) fn rests(&mut self, counters: Counters, now: Instant) -> bool {
-        let missing = self.bytes_on_the_way();
-        let extra = counters.received.saturating_sub(self.received_before);
-        let pongs = self.pongs(extra, counters.acked.saturating_sub(self.sent_before()));
-        let pong = if self.plain_pings { self.mechanism.pong() } else { 1 };
-        if missing == 0 || missing > pongs || !missing.is_multiple_of(pong) {
-            self.at_rest = None;
-            return false;
-        }
-        let begins = Rest { accepted: self.accepted_bytes, missing, since: now, looks: 0 };
+    pub(crate) fn rests(&mut self, written: u64, received: u64, now: Instant) -> bool {
+        let written = written.saturating_sub(self.sent_before());
+        let pongs = self.pongs(received.saturating_sub(self.received_before), written);
+        let missing = (self.accepted_bytes + pongs).saturating_sub(written);
+        let begins = Rest { accepted: self.accepted_bytes, least: missing, since: now, looks: 0 };
         let rest = self.at_rest.get_or_insert(begins);
-        if (rest.accepted, rest.missing) != (begins.accepted, missing) {
+        if rest.accepted != begins.accepted {
             *rest = begins;
         }
+        // A PONG that is being made is missing at one look, and not at the next.
+        rest.least = rest.least.min(missing);
         rest.looks += 1;
         if rest.looks < LOOKS_AT_REST || now.duration_since(rest.since) < REST {
             return false;
         }
+        let least = rest.least;
         self.at_rest = None;
-        self.never_sent += missing;
-        self.observe(counters)
+        let pong = if self.plain_pings { self.mechanism.pong() } else { 1 };
+        let found = least > 0 && least <= pongs && least.is_multiple_of(pong);
+        if found {
+            self.never_sent += least;
+        }
+        found
+    }
+
+    /// The kernel has something to send: that is no rest.
+    pub(crate) fn works(&mut self) {
+        self.at_rest = None;
     }
 
     /// How many bytes of PONG we answered to what the peer sent beyond its handshake, of which its FIN counts as one byte,
@@ -415,10 +422,15 @@ mod tests {
         (ledger, counters)
     }
 
-    /// Five looks, so many milliseconds apart.
+    /// Five looks, so many milliseconds apart, at a kernel that has sent what it was given.
     fn looks(ledger: &mut Ledger, counters: Counters, apart: u64) -> [bool; 5] {
         let begun = Instant::now();
-        [0, 1, 2, 3, 4].map(|look| ledger.rests(counters, begun + Duration::from_millis(look * apart)))
+        [0, 1, 2, 3, 4].map(|look| {
+            let found = ledger.rests(counters.acked, counters.received, begun + Duration::from_millis(look * apart));
+            ledger.written(counters.acked, counters.received);
+            ledger.observe(counters);
+            found
+        })
     }
 
     #[test]
@@ -435,9 +447,32 @@ mod tests {
         assert_eq!(ledger.acknowledged(), 2);
     }
 
+    /// PINGs go on meanwhile; a PONG to the last is not written yet at some looks, nor acknowledged at any.
+    #[test]
+    fn pongs_that_were_never_sent_are_found_out_beside_others() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        let begun = Instant::now();
+        for look in 1..=5 {
+            let received = counters.received + look * 9;
+            let written = counters.acked + (look - look % 2) * 7;
+            let found = ledger.rests(written, received, begun + Duration::from_millis(look * 600));
+            assert_eq!(found, look == 5);
+            ledger.written(written, received);
+            ledger.observe(Counters { acked: written - 7, received });
+        }
+        let received = counters.received + 6 * 9;
+        ledger.written(counters.acked + 6 * 7, received);
+        ledger.observe(Counters { acked: counters.acked + 5 * 7, received });
+        assert_eq!(ledger.acknowledged(), 0, "a PONG may have come before the message's end");
+        ledger.observe(Counters { acked: counters.acked + 6 * 7, received });
+        assert_eq!(ledger.acknowledged(), 1);
+    }
+
     #[test]
     fn it_is_no_rest_while_anything_changes() {
         let (mut ledger, counters) = behind_by_three_pongs();
+        assert_eq!(looks(&mut ledger, counters, 490), [false; 5], "not long enough");
+        ledger.works();
         assert_eq!(looks(&mut ledger, counters, 490), [false; 5], "not long enough");
         ledger.accept(7);
         assert_eq!(looks(&mut ledger, counters, 500), [false, false, false, false, true]);

@@ -334,10 +334,14 @@ impl Life {
             return None;
         }
         let looked = self.look();
-        if let (Some(TcpInfo { counters, at_rest: true, .. }), Some(account)) = (looked, &mut self.account)
-            && account.ledger.rests(counters, Instant::now())
+        if let (Some(TcpInfo { counters, written: Some(written), all_sent, .. }), Some(account)) =
+            (looked, &mut self.account)
         {
-            self.moves();
+            if !all_sent {
+                account.ledger.works();
+            } else if account.ledger.rests(written, counters.received, Instant::now()) {
+                self.look();
+            }
         }
         let on_the_way = self.queued() > 0;
         if !on_the_way {

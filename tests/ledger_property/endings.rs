@@ -13,7 +13,8 @@ use crate::common::engine::{after, own_address, status_of, wait_ended};
 use crate::common::{Engine, Random, RawPeer, TcpView, soak_time, wait_until};
 
 const LONG: Duration = Duration::from_secs(30);
-const WAY: Way = Way::Copied;
+/// In turn.
+const WAYS: [Way; 2] = [Way::Copied, Way::Lent];
 
 /// Ten of each every day, a hundred where there is time.
 fn rounds() -> u64 {
@@ -30,7 +31,7 @@ fn send_until_it_ends(conn: &Arc<Connection>, seed: u64) -> Account {
     let (mut random, mut account) = (Random::new(seed | 1), Account::default());
     loop {
         let shape = Shape::random(&mut random);
-        match shape.send(WAY, conn, account.next(), LONG) {
+        match shape.send(WAYS[account.next() as usize % 2], conn, account.next(), LONG) {
             Ok(sequence) => {
                 assert_eq!(sequence, account.next());
                 account.accept(shape);
@@ -81,7 +82,7 @@ fn send_again(engine: &Engine, successor: &RawPeer, account: &Account, delivery:
     let conn = engine.ready(&endpoint);
     let unacknowledged = delivery.acknowledged.expect("TCP tells") + 1..=account.accepted();
     for number in unacknowledged.clone() {
-        account.shape(number).send(WAY, &conn, number, LONG).expect("a healthy peer");
+        account.shape(number).send(WAYS[number as usize % 2], &conn, number, LONG).expect("a healthy peer");
     }
     conn.flush(0, after(LONG)).0.expect("a healthy peer");
     let count = unacknowledged.clone().count();

@@ -15,7 +15,7 @@ use crate::common::raw_peer::Numbers;
 use crate::common::{Engine, Random, RawPeer, TcpView, ms, soak_time, wait_until};
 
 const LONG: Duration = Duration::from_secs(30);
-const WAYS: [Way; 1] = [Way::Copied];
+const WAYS: [Way; 2] = [Way::Copied, Way::Lent];
 
 /// What happened, for whoever has to find out why.
 #[derive(Default)]
