@@ -22,8 +22,9 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 STEP_SECONDS = 0.010
-MESSAGES_A_STEP = 64
-LAST_STEP_SECONDS = 0.200
+QUEUE_MESSAGES = 64  # what it does not take soon waits with its sender
+QUEUE_BYTES = 128 * 1024
+LAST_STEP_SECONDS = 0.400
 BIND_SECONDS = 5.0
 
 
@@ -31,8 +32,8 @@ class Rank:
     def __init__(self, endpoint, log):
         self.out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.pull = zmq.Context().socket(zmq.PULL)
-        self.pull.rcvhwm = MESSAGES_A_STEP  # what it does not take soon waits with the sender,
-        self.pull.rcvbuf = 64 * 1024  # not here
+        self.pull.rcvhwm = QUEUE_MESSAGES
+        self.pull.rcvbuf = QUEUE_BYTES
         self.monitor = self.pull.get_monitor_socket(zmq.EVENT_ACCEPTED | zmq.EVENT_DISCONNECTED)
         self.senders = set()  # their descriptors
         self.bind(endpoint)
@@ -58,19 +59,17 @@ class Rank:
                 event = recv_monitor_message(self.monitor)
                 change = self.senders.add if event["event"] == zmq.EVENT_ACCEPTED else self.senders.discard
                 change(event["value"])
-            self.take()
+            while not until() and self.pull.poll(0):
+                self.take()
 
     def take(self):
-        for _ in range(MESSAGES_A_STEP):
-            if not self.pull.poll(0):
-                break
-            frames = self.pull.recv_multipart()
-            assert len(frames) == 10, f"a message of {len(frames)} frames"
-            conn, sequence = struct.unpack("=QQ", frames[9])
-            room = int(frames[0])
-            # Every frame is of this room: nothing was mixed up on the way.
-            assert frames[5] == struct.pack("=128Q", *range(room * 128, room * 128 + 128)), f"the pages of room {room}"
-            os.write(self.out, struct.pack("=QQQ", conn, sequence, room))
+        frames = self.pull.recv_multipart()
+        assert len(frames) == 10, f"a message of {len(frames)} frames"
+        conn, sequence = struct.unpack("=QQ", frames[9])
+        room = int(frames[0])
+        # Every frame is of this room: nothing was mixed up on the way.
+        assert frames[5] == struct.pack("=128Q", *range(room * 128, room * 128 + 128)), f"the pages of room {room}"
+        os.write(self.out, struct.pack("=QQQ", conn, sequence, room))
 
     def drain(self):
         """Ends in order. A socket that was just closed under load would drop what libzmq and the kernel still hold, although

@@ -24,7 +24,7 @@ import time
 RANK_PROGRAM = pathlib.Path(__file__).with_name("rank.py")
 DEADLINE_SECONDS = 60.0  # of each step; on an idle machine it takes one
 UNDER_LOAD = 1000  # messages that a rank must have received before the next step
-BACKLOG = 500  # messages for a rank that takes none: far more than its queue and its kernel hold
+BACKLOG = 600  # messages for a rank that takes none: far more than its queue and its kernel hold
 
 Message = collections.namedtuple("Message", "conn sequence room")
 MESSAGE = struct.Struct("=QQQ")
