@@ -42,7 +42,7 @@ help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(TARGET)/examples_c/failover venv ## four prefill ranks, one node killed under load, failover and return
+demo: $(TARGET)/examples_c/failover venv ## four prefill ranks; a node is killed, a rank restarted, under load
 	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover
 
 test: test-rust test-c test-python ## every test: Rust (with header and ABI), C programs, Python

@@ -1,11 +1,13 @@
 /*
- * A decode engine that outlives its prefill nodes. `make demo` runs it and kills one of them under load.
+ * A decode engine that outlives its prefill nodes. `make demo` runs it, kills one of them under load, and restarts a rank of
+ * the other.
  *
  *     failover A tcp://10.0.0.1:5557 tcp://10.0.0.1:5558 B tcp://10.0.0.2:5557 tcp://10.0.0.2:5558
  *
  * One scheduler thread does everything: it starts requests ("bootstrap rooms") at a steady rate, tells both ranks of a
  * prefill node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and hears from kvconn through one
- * descriptor. Standard input stands for service discovery: "back B" says that node B is up again, "stop" ends.
+ * descriptor. Standard input stands for service discovery: "back B" says that node B is up again, "leaving A1" that rank 1 of
+ * node A is going to restart, but not when, "back A1" that it has; "stop" ends.
  *
  * Standard output is the timeline; lines that begin with '{' are for the program that checks it (run_failover.py).
  */
@@ -17,11 +19,12 @@
 
 #include <kvconn.h>
 
+#include "ledger.h"
 #include "timeline.h"
 
 enum { NODES = 2, RANKS = 2, ROOMS_PER_MS = 2, FLIGHT_MS = 50, SEND_MS = 1000, MAX_FLIGHTS = 1 << 16 };
 
-struct rank { const char *endpoint; kvconn_conn_t conn; uint64_t accepted; };
+struct rank { const char *endpoint; kvconn_conn_t conn; int leaving; struct ledger ledger; };
 struct node { const char *name; kvconn_node_t life; int ready; struct rank ranks[RANKS]; }; /* life 0: none now */
 struct flight { uint64_t room; kvconn_node_t life; double due; };
 
@@ -35,25 +38,28 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* Begins a new life of a node. Nothing here waits: the dials go on by themselves, and READY events will tell. */
+/* Begins a new connection to a rank. Nothing here waits: the dial goes on by itself, and a READY event will tell. */
+static void connect_rank(struct rank *rank) {
+    rank->leaving = 0;
+    if (kvconn_connect(KVCONN_DEFAULT, rank->endpoint, NULL, 0, &rank->conn, &error) != KVCONN_OK) die("connect");
+}
+
+/* Begins a new life of a node. */
 static void open_node(struct node *node) {
     const char *endpoints[RANKS];
     for (int r = 0; r < RANKS; r++) endpoints[r] = node->ranks[r].endpoint;
     if (kvconn_node_open(KVCONN_DEFAULT, node->name, &node->life, NULL, &error) != KVCONN_OK) die("node_open");
     if (kvconn_node_add_endpoints(node->life, endpoints, RANKS, NULL, &error) != KVCONN_OK) die("add_endpoints");
     node->ready = 0;
-    for (int r = 0; r < RANKS; r++) {
-        struct rank *rank = &node->ranks[r];
-        rank->accepted = 0;
-        if (kvconn_connect(KVCONN_DEFAULT, rank->endpoint, NULL, 0, &rank->conn, &error) != KVCONN_OK) die("connect");
-    }
+    for (int r = 0; r < RANKS; r++) forget(&node->ranks[r].ledger), connect_rank(&node->ranks[r]);
     say("OPENED", "node %s, life %" PRIu64 ": %d endpoints registered", node->name, node->life, RANKS);
 }
 
 /* Tells one rank about one room: a control message like SGLang's. The last frame is for the proof only. */
 static kvconn_status_t send_room(struct rank *rank, uint64_t room) {
     char text[24], session[32];
-    uint64_t pointers[64], pages[128], states[32], aux = room % 256, stamp[2] = {rank->conn, rank->accepted + 1};
+    uint64_t pointers[64], pages[128], states[32], aux = room % 256;
+    uint64_t sequence, stamp[2] = {rank->conn, accepted(&rank->ledger) + 1};
     for (uint64_t i = 0; i < 64; i++) pointers[i] = 0x7f0000000000 + (i << 30);
     for (uint64_t i = 0; i < 128; i++) pages[i] = room * 128 + i;
     for (uint64_t i = 0; i < 32; i++) states[i] = room * 32 + i;
@@ -63,13 +69,24 @@ static kvconn_status_t send_room(struct rank *rank, uint64_t room) {
         {pointers, sizeof pointers}, {pages, sizeof pages}, {&aux, sizeof aux}, {states, sizeof states}, {"2", 1},
         {stamp, sizeof stamp},
     };
-    uint64_t sequence;
     kvconn_status_t status = kvconn_send(rank->conn, frames, 10, SEND_MS, &sequence, &error);
-    if (status == KVCONN_OK && sequence != ++rank->accepted) die("a sequence that is not the count of OKs");
+    if (status == KVCONN_OK && sequence != stamp[1]) die("a sequence that is not the count of OKs");
     return status;
 }
 
 static void fail_node(struct node *node, const char *why);
+
+/* Tells a rank what it was not told yet: in general the one room that has just been noted. */
+static void tell(struct node *node, struct rank *rank) {
+    while (untold(&rank->ledger) > 0) {
+        kvconn_status_t status = send_room(rank, room_of(&rank->ledger, accepted(&rank->ledger) + 1));
+        if (status == KVCONN_OK) { rank->ledger.told++; continue; }
+        /* Not accepted, now or later. The room stays noted and tracked, for the rank's successor or another node: if the peer
+         * is lost, the event is on its way and decides; a rank that took nothing for a second counts as lost. */
+        if (status == KVCONN_TIMEOUT || status == KVCONN_STALLED) fail_node(node, error.message);
+        return;
+    }
+}
 
 /* Starts a request on a node that serves: tracks it, then tells the ranks. */
 static void start_room(uint64_t room) {
@@ -77,14 +94,8 @@ static void start_room(uint64_t room) {
     if (node->ready < RANKS) node = &nodes[(room + 1) % NODES];
     if (kvconn_node_track_request(node->life, room, &error) != KVCONN_OK) die("no node takes the request");
     flights[next_flight++ % MAX_FLIGHTS] = (struct flight){room, node->life, now_ms() + FLIGHT_MS};
-    for (int r = 0; r < RANKS; r++) {
-        kvconn_status_t status = send_room(&node->ranks[r], room);
-        if (status == KVCONN_OK) continue;
-        /* Not accepted, now or later. The room stays tracked, so that the report of the node's failure hands it back:
-         * if the peer is lost, the event is on its way; a rank that took nothing for a second counts as lost. */
-        if (status == KVCONN_TIMEOUT || status == KVCONN_STALLED) fail_node(node, error.message);
-        return;
-    }
+    for (int r = 0; r < RANKS; r++) note(&node->ranks[r].ledger, room);
+    for (int r = 0; r < RANKS; r++) tell(node, &node->ranks[r]);
 }
 
 /* Takes a node's endpoints and requests away in one step, and starts its requests again on the other node. */
@@ -108,22 +119,48 @@ static void fail_node(struct node *node, const char *why) {
     free(rooms);
 }
 
-static void on_event(const kvconn_event_t *event, struct node *node, int r) {
+/* A rank has closed in order, as discovery said it would. No request fails: its successor is told what may be missing. */
+static void await_successor(struct node *node, int r, const kvconn_event_t *end) {
     struct rank *rank = &node->ranks[r];
-    if (event->kind == KVCONN_EVENT_READY) {
-        say("READY", "%s rank %d is connection %" PRIu64, node->name, r, rank->conn);
-        if (++node->ready == RANKS) say("SERVING", "node %s", node->name);
-    } else if (event->kind != KVCONN_EVENT_STALLED && event->kind != KVCONN_EVENT_RECOVERED) {
-        /* Exactly one ending for each connection: the table of the dead writes itself. */
-        const char *status = kvconn_status_name(event->status) + strlen("KVCONN_");
-        say(status, "%s rank %d, connection %" PRIu64 ": %" PRIu64 " messages accepted", node->name, r, rank->conn,
-            event->count);
-        printf("{\"conn\": %" PRIu64 ", \"rank\": \"%s%d\", \"accepted\": %" PRIu64 ", \"ended\": \"%s\"}\n",
-               rank->conn, node->name, r, rank->accepted, status);
-        if (event->count != rank->accepted) die("an event's count that is not the count of OKs");
-        if (event->status == KVCONN_PEER_LOST && node->life != 0) fail_node(node, "lost a rank");
-        if (event->status == KVCONN_CONNECT_FAILED && node->life != 0) fail_node(node, "cannot be reached");
+    say("UNACKED", "%s rank %d, connection %" PRIu64 ": messages %" PRIu64 " to %" PRIu64 " wait for its successor", node->name,
+        r, end->conn, end->acknowledged + 1, end->count);
+    printf("{\"unacknowledged\": [");
+    for (uint64_t s = end->acknowledged + 1; s <= end->count; s++)
+        printf("%s%" PRIu64, s > end->acknowledged + 1 ? ", " : "", room_of(&rank->ledger, s));
+    printf("], \"of\": %" PRIu64 "}\n", end->conn);
+    if (!go_back(&rank->ledger, end->acknowledged)) die("more is unacknowledged than was kept");
+    node->ready--;
+}
+
+static void on_ready(struct node *node, int r) {
+    struct rank *rank = &node->ranks[r];
+    say("READY", "%s rank %d is connection %" PRIu64, node->name, r, rank->conn);
+    if (untold(&rank->ledger) > 0) { /* it succeeds a rank that left */
+        tell(node, rank);
+        if (node->life == 0) return;
+        say("RESENT", "to %s rank %d: %" PRIu64 " messages, as its first", node->name, r, accepted(&rank->ledger));
     }
+    if (++node->ready == RANKS) say("SERVING", "node %s", node->name);
+}
+
+/* Exactly one ending for each connection: the table of the dead writes itself. */
+static void on_end(struct node *node, int r, const kvconn_event_t *end) {
+    static const char *const BY[] = {"UNKNOWN", "FIN", "RESET", "TIMEOUT", "LOCAL"}; /* KVCONN_ENDED_... */
+    struct rank *rank = &node->ranks[r];
+    const char *status = kvconn_status_name(end->status) + strlen("KVCONN_");
+    say(status, "%s rank %d, connection %" PRIu64 ": %" PRIu64 " messages accepted, %" PRIu64 " acknowledged, by %s",
+        node->name, r, end->conn, end->count, end->acknowledged, BY[end->ended_by]);
+    printf("{\"conn\": %" PRIu64 ", \"rank\": \"%s%d\", \"accepted\": %" PRIu64 ", \"acknowledged\": %" PRIu64
+           ", \"ended\": \"%s\", \"by\": \"%s\"}\n",
+           end->conn, node->name, r, accepted(&rank->ledger), end->acknowledged, status, BY[end->ended_by]);
+    if (end->count != accepted(&rank->ledger)) die("an event's count that is not the count of OKs");
+    if (node->life == 0) return;
+    if (end->status == KVCONN_CONNECT_FAILED) fail_node(node, "cannot be reached");
+    if (end->status != KVCONN_PEER_LOST) return;
+    /* Only after a FIN is what was acknowledged surely with the rank. */
+    int is_sure = end->ended_by == KVCONN_ENDED_FIN && end->acknowledged != KVCONN_UNKNOWN;
+    if (rank->leaving && is_sure) await_successor(node, r, end);
+    else fail_node(node, "lost a rank");
 }
 
 /* Takes every event that waits. */
@@ -132,20 +169,31 @@ static void on_events(void) {
     while (kvconn_next_event(KVCONN_DEFAULT, 0, &event, &error) == KVCONN_OK && event.kind != KVCONN_EVENT_NONE) {
         for (int i = 0; i < NODES * RANKS; i++) {
             struct node *node = &nodes[i / RANKS];
-            if (node->ranks[i % RANKS].conn == event.conn) on_event(&event, node, i % RANKS);
+            int r = i % RANKS, is_end = event.kind != KVCONN_EVENT_STALLED && event.kind != KVCONN_EVENT_RECOVERED;
+            if (node->ranks[r].conn != event.conn) continue;
+            if (event.kind == KVCONN_EVENT_READY) on_ready(node, r);
+            else if (is_end) on_end(node, r, &event);
         }
     }
 }
 
 /* One line of standard input; 1 when it says to stop. */
 static int on_command(void) {
-    char line[64];
-    if (fgets(line, sizeof line, stdin) == NULL || strcmp(line, "stop\n") == 0) return 1;
-    line[strcspn(line, "\n")] = 0;
+    char line[64], verb[16], name[16];
+    int r = -1;
+    if (fgets(line, sizeof line, stdin) == NULL || sscanf(line, "%15s %15[A-Z]%d", verb, name, &r) < 2) return 1;
     for (int n = 0; n < NODES; n++) {
-        if (strncmp(line, "back ", 5) != 0 || strcmp(line + 5, nodes[n].name) != 0) continue;
-        if (nodes[n].life != 0) fail_node(&nodes[n], "restarted"), on_events(); /* sooner than its loss was seen */
-        open_node(&nodes[n]);
+        struct node *node = &nodes[n];
+        if (strcmp(name, node->name) != 0) continue;
+        if (r < 0) {
+            if (node->life != 0) fail_node(node, "restarted"), on_events(); /* sooner than its loss was seen */
+            open_node(node);
+        } else if (strcmp(verb, "back") == 0) {
+            connect_rank(&node->ranks[r % RANKS]);
+        } else {
+            node->ranks[r % RANKS].leaving = 1;
+            say("LEAVING", "%s rank %d is going to restart: its end will not fail the node", name, r);
+        }
     }
     return 0;
 }
@@ -163,7 +211,8 @@ static void finish_rooms(void) {
 static void say_counts(void) {
     const struct rank *a = nodes[0].ranks, *b = nodes[1].ranks;
     say("STREAMING", "%s %" PRIu64 " + %" PRIu64 ", %s %" PRIu64 " + %" PRIu64 " messages; %" PRIu64 " requests done",
-        nodes[0].name, a[0].accepted, a[1].accepted, nodes[1].name, b[0].accepted, b[1].accepted, done);
+        nodes[0].name, accepted(&a[0].ledger), accepted(&a[1].ledger), nodes[1].name, accepted(&b[0].ledger),
+        accepted(&b[1].ledger), done);
 }
 
 int main(int argc, char **argv) {

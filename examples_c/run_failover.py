@@ -1,5 +1,5 @@
-"""The demo: runs the decode engine (failover.c) against four rank processes, kills node B under load, and proves what
-came of it.
+"""The demo: runs the decode engine (failover.c) against four rank processes, kills node B under load, restarts rank A1 under
+load, and proves what came of it.
 
     run_failover.py PATH_OF_FAILOVER
 
@@ -24,6 +24,7 @@ import time
 RANK_PROGRAM = pathlib.Path(__file__).with_name("rank.py")
 DEADLINE_SECONDS = 60.0  # of each step; on an idle machine it takes one
 UNDER_LOAD = 1000  # messages that a rank must have received before the next step
+BACKLOG = 600  # messages for a rank that takes none: far more than its queue and its kernel hold
 
 Message = collections.namedtuple("Message", "conn sequence room")
 MESSAGE = struct.Struct("=QQQ")
@@ -116,8 +117,8 @@ def run(program, directory):
         if not wait_until(what, condition, [engine, *alive]):
             sys.exit(1)
 
-    def loaded(ranks):
-        goals = [(rank, rank.count() + UNDER_LOAD) for rank in ranks]
+    def loaded(ranks, messages=UNDER_LOAD):
+        goals = [(rank, rank.count() + messages) for rank in ranks]
         return lambda: all(rank.count() >= goal for rank, goal in goals)
 
     try:
@@ -138,6 +139,28 @@ def run(program, directory):
         engine.tell("back B")
         living = nodes["A"] + again
         step("node B serves again", loaded(again), living)
+
+        stays, leaves = nodes["A"]
+        living.remove(leaves)
+        say("BUSY", "rank A1: SIGSTOP stands for a long step of computing, in which it takes nothing")
+        leaves.process.send_signal(signal.SIGSTOP)
+        step("messages wait on the way to rank A1", loaded([stays], BACKLOG), living)
+        engine.tell("leaving A1")
+        step("the engine knows that rank A1 will leave", lambda: "LEAVING" in engine.steps, living)
+        say("SIGTERM", "rank A1: it says goodbye, takes what still comes, and exits")
+        leaves.process.terminate()
+        leaves.process.send_signal(signal.SIGCONT)
+        step("rank A1 has drained", lambda: leaves.process.poll() is not None, living)
+        if leaves.process.returncode != 0:
+            sys.exit(f"run_failover: rank A1 ended with status {leaves.process.returncode}")
+        step("the engine knows what is unacknowledged", lambda: "UNACKED" in engine.steps, living)
+
+        successor = Rank(leaves.name, directory, leaves.endpoint)
+        lives.append(successor)
+        living.append(successor)
+        say("RESTART", "rank A1: a new process listens on the same port, and discovery tells the engine")
+        engine.tell("back A1")
+        step("node A serves again", loaded([successor]), living)
 
         say("STOP", "the engine finishes what is in flight")
         engine.tell("stop")
@@ -166,16 +189,17 @@ def prove(engine, lives, killed):
         for message in life.received():
             taken[life][message.conn].append(message.sequence)
 
-    print(f"\n{'rank':<6}{'connection':<12}{'accepted':>9}{'received':>10}{'lost':>6}  how it ended")
-    lost = {True: 0, False: 0}  # on connections that died, and on others
+    print(f"\n{'rank':<6}{'connection':<12}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}  how it ended")
+    lost = collections.Counter()  # by node, on connections that died; and None, on others
     never_more = True
     for report in reports:
         received = sum(len(sequences.get(report["conn"], ())) for sequences in taken.values())
         missing = report["accepted"] - received
-        lost[died(report)] += missing
+        lost[report["rank"][0] if died(report) else None] += missing
         never_more &= missing >= 0
-        rank, conn, accepted, ended = (report[key] for key in ("rank", "conn", "accepted", "ended"))
-        print(f"{rank:<6}{conn:<12}{accepted:>9}{received:>10}{missing:>6}  {ended}")
+        rank, conn, accepted, acknowledged = (report[key] for key in ("rank", "conn", "accepted", "acknowledged"))
+        end = report["ended"] if report["by"] == "LOCAL" else f"{report['ended']} by {report['by']}"
+        print(f"{rank:<6}{conn:<12}{accepted:>9}{acknowledged:>14}{received:>10}{missing:>9}  {end}")
 
     # The first connection of a rank belongs to the first process of that rank, the second to the second.
     belongs = {}
@@ -185,27 +209,64 @@ def prove(engine, lives, killed):
     all_taken = [(life, conn, sequences) for life in lives for conn, sequences in taken[life].items()]
     to_its_own = all(belongs.get(conn) is life for life, conn, _ in all_taken)
     in_order = all(sequences == list(range(1, len(sequences) + 1)) for _, _, sequences in all_taken)
-    dead = sum(map(died, reports))
+    on_b = sum(died(report) for report in reports if report["rank"].startswith("B"))
     failed = [room for report in engine.reports_with("failed") for room in report["rooms"]]
-    on_a = [{message.room for message in life.received()} for life in lives if life.name.startswith("A")]
+    told = {rank: rooms(life for life in lives if life.name == rank) for rank in ("A0", "A1")}
     (totals,) = engine.reports_with("started")
     findings = {
-        f"{lost[True]} accepted messages were not received, all on the {dead} connections that died with node B": (
-            lost[False] == 0 and never_more and dead == 2
+        f"{lost['B']} accepted messages were not received, all on the {on_b} connections that died with node B": (
+            lost[None] == 0 and never_more and on_b == 2
         ),
         "each connection delivered 1, 2, 3, ... without a gap: nothing came twice, mixed up or out of order": in_order,
-        "nothing that was accepted for the first life of node B reached its second": to_its_own,
+        "nothing that was accepted for one life of a rank reached the next by itself": to_its_own,
         f"{len(failed)} requests failed with node B, each reported once, and both ranks of node A got all of them": (
-            len(failed) == len(set(failed)) == totals["rerouted"] > 0 and all(map(set(failed).issubset, on_a))
+            len(failed) == len(set(failed)) == totals["rerouted"] > 0
+            and all(set(failed).issubset(each) for each in told.values())
         ),
         f"{totals['started']} requests were started, and {totals['done']} done": totals["started"] == totals["done"],
     }
+    findings |= findings_of_the_restart(engine, lives, told)
     print()
     for text, holds in findings.items():
         print(f"{'proved' if holds else 'BROKEN'}  {text}")
     seen, rerouted = (engine.steps[step] - killed for step in ("PEER_LOST", "REROUTED"))
     print(f"\nThe kill was seen after {seen:.1f} ms, and its requests were on node A after {rerouted:.1f} ms.")
     return all(findings.values())
+
+
+def rooms(lives):
+    """How often each room was received."""
+    return collections.Counter(message.room for life in lives for message in life.received())
+
+
+def findings_of_the_restart(engine, lives, told):
+    """What became of the messages for rank A1 when it was restarted."""
+    first, second = (life for life in lives if life.name == "A1")
+    (report,) = engine.reports_with("unacknowledged")
+    (end,) = (end for end in engine.reports_with("conn") if end["conn"] == report["of"])
+    accepted, acknowledged, by = end["accepted"], end["acknowledged"], end["by"]
+    resent = report["unacknowledged"]  # the rooms of the messages after the last acknowledged
+    of_sequence = {message.sequence: message.room for message in first.received() if message.conn == end["conn"]}
+    late = {sequence: room for sequence, room in of_sequence.items() if sequence > acknowledged}
+    twice = {room for room, times in told["A1"].items() if times == 2}
+    return {
+        f"rank A1 left by {by}: its first life has received all {acknowledged} messages acknowledged until then": (
+            by == "FIN" and of_sequence.keys() >= set(range(1, acknowledged + 1))
+        ),
+        f"the {len(resent)} after them, {acknowledged + 1} to {accepted}, came to its second life, before all others": (
+            len(resent) == accepted - acknowledged > 0
+            and resent == [message.room for message in second.received()][: len(resent)]
+            and late.items() <= dict(enumerate(resent, acknowledged + 1)).items()
+        ),
+        f"{len(twice)} of these had come late to the first as well: nothing but what was reported came twice": (
+            twice == set(late.values()) <= set(resent)
+            and set(told["A1"].values()) <= {1, 2}
+            and set(told["A0"].values()) <= {1}
+        ),
+        f"{len(told['A0'])} requests reached rank A0, and the same reached rank A1: everything came at least once": (
+            told["A0"].keys() == told["A1"].keys()
+        ),
+    }
 
 
 def main():
