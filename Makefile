@@ -17,10 +17,12 @@ VENV    := $(TARGET)/venv
 LIB     := $(RELEASE)/libkvconn.so
 SONAME  := $(RELEASE)/libkvconn.so.0
 
-C_STRICT := -std=c11 -Wall -Wextra -Wpedantic -Werror -Iinclude
+STRICT   := -Wall -Wextra -Wpedantic -Werror -Iinclude
+C_STRICT := -std=c11 $(STRICT)
 C_LINK   := -L$(RELEASE) -lkvconn -Wl,-rpath,'$$ORIGIN/../release' -pthread
 EXAMPLES := $(patsubst examples_c/%.c,$(TARGET)/examples_c/%,$(wildcard examples_c/*.c))
-C_TESTS  := $(patsubst tests/c/%.c,$(TARGET)/tests_c/%,$(wildcard tests/c/*.c))
+# Each as C and as C++.
+C_TESTS  := $(foreach test,$(patsubst tests/c/%.c,$(TARGET)/tests_c/%,$(wildcard tests/c/*.c)),$(test) $(test)-cpp)
 
 # What the tests and the peers they start find in their environment.
 export KVCONN_LIB := $(LIB)
@@ -50,14 +52,17 @@ test: test-rust test-c test-python ## every test: Rust (with header and ABI), C 
 test-rust: lib venv $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
 	$(CARGO) $(CARGO_TEST)
 
-test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile and run tests/c
+test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
 
 test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq peers
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: loom soak stress
+.PHONY: bench loom soak stress
+bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
+	$(CARGO) bench --bench small_messages
+
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
 	$(LOOM) --no-run
@@ -78,7 +83,7 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
-bless: tools ## write the header, docs/options.md, docs/status.md and abi/ anew from the code
+bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ anew from the code
 	KVCONN_BLESS=1 $(CARGO) test -- fresh
 
 fmt: tools ## cargo fmt --check
@@ -105,9 +110,13 @@ $(TARGET)/examples_c/%: examples_c/%.c $(wildcard examples_c/*.h) include/kvconn
 	@mkdir -p $(@D)
 	$(CC) $(C_STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
 
-$(TARGET)/tests_c/%: tests/c/%.c include/kvconn.h $(SONAME)
+$(TARGET)/tests_c/%: tests/c/%.c $(wildcard tests/c/*.h) include/kvconn.h $(SONAME)
 	@mkdir -p $(@D)
 	$(CC) $(C_STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
+
+$(TARGET)/tests_c/%-cpp: tests/c/%.c $(wildcard tests/c/*.h) include/kvconn.h $(SONAME)
+	@mkdir -p $(@D)
+	$(CXX) -x c++ -std=c++17 $(STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
 
 # Made once, and made anew when the requirements change.
 $(VENV)/.stamp: tests/python/requirements.txt scripts/make-venv.sh | tools

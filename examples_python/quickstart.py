@@ -4,6 +4,8 @@ import sys
 
 import kvconn
 
+if len(sys.argv) != 2:
+    sys.exit("usage: quickstart.py ENDPOINT, for example tcp://10.0.0.7:5557")
 endpoint = sys.argv[1]
 node, _ = kvconn.node_open("prefill-0")  # one life of the prefill server that the rank belongs to
 kvconn.node_add_endpoints(node, [endpoint])

@@ -56,8 +56,8 @@
  * out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
- * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log and those that read a report), and KVCONN_INTERNAL for
- * a defect.
+ * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
+ * KVCONN_INTERNAL for a defect.
  * KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
  * below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
  * names it.
@@ -93,6 +93,8 @@
  *
  * Timeouts are milliseconds on the monotonic clock. 0 means do not wait; KVCONN_DEFAULT_TIMEOUT (-1) means the configured
  * default, named with each function. There is no infinite wait; more than a year counts as a year. Signals do not end a wait.
+ * A timeout bounds the waiting, and a call does little else. The exception is a send's copy of its frames, which takes as long as
+ * the memory does: for 256 MiB some tenths of a second, also with timeout 0.
  *
  * Which send
  * ----------
@@ -109,7 +111,13 @@
  * reading has it, as long as the connection ended by FIN (KVCONN_ENDED_FIN); after a reset or a timeout, or when the peer is
  * killed before reading, what its kernel held may be gone: ended_by says how the connection ended. After kvconn's own
  * disconnect the kernel may still deliver unacknowledged bytes late. Where nobody can tell (ipc), the count is KVCONN_UNKNOWN.
- * kvconn_flush waits until messages are acknowledged.
+ * kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
+ * everything does: who still wants to know calls kvconn_disconnect_all first, which leaves the endings to be asked for.
+ *
+ * A peer that sends ZMTP heartbeats gets an answer to each, and the kernel counts those among our bytes; how many they are is
+ * taken from what the peer sent. For a libzmq peer that is exact. Of a peer of another kind, whose PINGs carry a context,
+ * acknowledged may be behind for as long as the connection lives; and until kvconn has noticed what they are, which it does when
+ * libzmq has written all that was accepted, ahead by less than a sixth of the bytes of those PINGs.
  *
  * When an endpoint is dialled
  * ---------------------------
@@ -128,7 +136,9 @@
  *                                                                                      in a live life, nothing else
  *
  * After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
- * the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms).
+ * the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
+ * that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
+ * start; the next step is no longer than that one, and the errno is 0.
  * Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
  * step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
  *
@@ -153,7 +163,10 @@
  * fork and exit
  * -------------
  *
- * A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed.
+ * A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed. As
+ * after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
+ * that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
+ * closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
  * kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
  */
 
@@ -222,8 +235,8 @@ extern "C" {
  */
 #define KVCONN_STALLED (-5)
 /**
- * The last dial failed less than one backoff step ago, so this call did not dial.
- * What to do: Try again after retry_after_ms; os_errno tells why the last dial failed.
+ * The last dial failed or was given up less than one backoff step ago, so this call did not dial.
+ * What to do: Try again after retry_after_ms; os_errno and the message tell why.
  */
 #define KVCONN_BACKOFF (-6)
 /**
@@ -342,7 +355,10 @@ typedef struct kvconn_error_t {
     int32_t scope;
     /** 1 when the same call can succeed later without the caller changing anything, else 0. */
     int32_t retriable;
-    /** Milliseconds until the same call can help, or 0 when that is not known. */
+    /**
+     * Milliseconds until the same call can help: with KVCONN_BACKOFF, and with the end of a dial in kvconn_connect and
+     * kvconn_send_to, until the endpoint may be dialled again. 0 when that is not known, or at once.
+     */
     int32_t retry_after_ms;
     /** The connection it is about, or 0. */
     kvconn_conn_t conn;
@@ -520,13 +536,13 @@ kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m,
  * reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
  *
  * @param m        the manager.
- * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
- *     waited for, and KVCONN_OK says nothing about what arrived.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+ *     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
  * @retval KVCONN_STALE   there is no such manager.
- * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
  */
 kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
                                       int64_t flush_ms,
@@ -537,12 +553,12 @@ kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
  * KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
  * who else uses kvconn. A program may also just exit.
  *
- * @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
- *     waited for, and KVCONN_OK says nothing about what arrived.
+ * @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+ *     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
  *     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param error    details of a failure; may be NULL.
- * @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
- * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+ * @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
+ * @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
  */
 kvconn_status_t kvconn_shutdown(int64_t flush_ms,
                                 kvconn_error_t *error);
@@ -645,7 +661,7 @@ typedef struct kvconn_connection_info_t {
  *     does not belong here; the message says why.
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
  * @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
  * @retval KVCONN_DISCONNECTED   another thread disconnected it during the call.
@@ -838,7 +854,7 @@ kvconn_status_t kvconn_send_packed(kvconn_conn_t conn,
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
  * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -874,7 +890,7 @@ kvconn_status_t kvconn_send_to(kvconn_manager_t m,
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
  * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -900,19 +916,18 @@ kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
  * the peer is killed before it reads, what its kernel held may be gone.
  *
  * @param conn              the connection.
- * @param sequence          up to which message; 0 is all that were accepted until this call.
+ * @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.
  * @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
  * @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
- *     before; may be NULL.
+ *     first; KVCONN_UNKNOWN with KVCONN_UNSUPPORTED. May be NULL.
  * @param error             details of a failure; may be NULL.
  * @retval KVCONN_OK             they are acknowledged.
  * @retval KVCONN_INVALID        no message of that sequence was accepted yet.
  * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
  * @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
- * @retval KVCONN_CONNECT_FAILED its dial has failed.
- * @retval KVCONN_PEER_LOST      the peer was lost before.
- * @retval KVCONN_DISCONNECTED   this process ended the connection before.
- * @retval KVCONN_NODE_FAILED    its node failed before.
+ * @retval KVCONN_PEER_LOST      the peer was lost before its kernel acknowledged them all.
+ * @retval KVCONN_DISCONNECTED   this process ended the connection before they were all acknowledged.
+ * @retval KVCONN_NODE_FAILED    its node failed before they were all acknowledged.
  * @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
  */
 kvconn_status_t kvconn_flush(kvconn_conn_t conn,
@@ -927,9 +942,9 @@ kvconn_status_t kvconn_flush(kvconn_conn_t conn,
  *
  * A batch sends one message to each of many ranks with one call, on the caller's thread and under one deadline: a rank that is
  * full or not there yet does not delay the others. Each item is as if sent by kvconn_send: accepted whole or not at all,
- * with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one finds no room in
- * time, those behind it are not tried, so that nothing overtakes it. Frames that several items have in common (the same data and
- * size) are copied once.
+ * with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one is refused (for
+ * want of room, say), those behind it get the same status untried, so that nothing overtakes it. An item that cannot be tried
+ * (KVCONN_INVALID, no memory) holds up no other. Frames that several items have in common (the same data and size) are copied once.
  *
  *     kvconn_batch_item_t items[RANKS] = {0};
  *     for (int i = 0; i < RANKS; i++) {
@@ -1109,7 +1124,7 @@ typedef struct kvconn_node_info_t {
     int64_t age_ms;
     /** Its name. */
     char name[KVCONN_TEXT_SIZE];
-    /** Why it failed, or "". */
+    /** Why it failed; while it lives, what the last unhealthy report said, "" when the last was healthy. */
     char reason[KVCONN_TEXT_SIZE];
 } kvconn_node_info_t;
 
@@ -1372,7 +1387,7 @@ size_t kvconn_failure_endpoint_count(const kvconn_failure_t *failure);
 size_t kvconn_failure_request_count(const kvconn_failure_t *failure);
 
 /**
- * Copies the endpoints that the node owned, with what became of each.
+ * Copies the endpoints that the node owned, in the order in which they were registered, with what became of each.
  *
  * @param failure        the report.
  * @param[out] endpoints the first of them, as many as fit; needs no initialisation. NULL when capacity is 0.
@@ -1456,7 +1471,10 @@ typedef struct kvconn_event_t {
     uint32_t struct_size;
     /** What happened: one of KVCONN_EVENT_…. */
     int32_t kind;
-    /** The status that calls on the connection or node get from now on; KVCONN_OK for READY and RECOVERED. */
+    /**
+     * Ending events and NODE_FAILED: the status that calls on the connection or node get from now on. STALLED: KVCONN_STALLED,
+     * although the connection lives and a send on it may still succeed. All others: KVCONN_OK.
+     */
     kvconn_status_t status;
     /** The errno behind it, or 0. */
     int32_t os_errno;
@@ -1566,15 +1584,40 @@ kvconn_status_t kvconn_describe(kvconn_manager_t m,
                                 kvconn_error_t *error);
 
 /**
+ * Writes the metrics of a manager as OpenMetrics text, to be served to Prometheus and the like as
+ * "application/openmetrics-text; version=1.0.0; charset=utf-8". docs/metrics.md lists them. What the process has one of, such
+ * as descriptors, is in the text of manager KVCONN_DEFAULT only. Option metrics_endpoints adds series for single endpoints.
+ *
+ * Made for one scrape every few seconds. It takes some microseconds for each live connection, waits for no peer, and holds
+ * up no other call.
+ *
+ * @param m           the manager.
+ * @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0. A whole text ends with
+ *     "# EOF".
+ * @param capacity    the size of buffer in bytes.
+ * @param[out] needed the size that the whole text needs, its NUL included; when that is more than capacity, the text is cut.
+ *     The next text may need more. May be NULL.
+ * @param error       details of a failure; may be NULL.
+ * @retval KVCONN_OK    buffer and needed are set, also when the text was cut.
+ * @retval KVCONN_STALE there is no such manager.
+ */
+kvconn_status_t kvconn_metrics_text(kvconn_manager_t m,
+                                    char *buffer,
+                                    size_t capacity,
+                                    size_t *needed,
+                                    kvconn_error_t *error);
+
+/**
  * Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
- * kvconn_dump(2, 0)"): it waits for no lock, and leaves out what it could not get without waiting.
+ * kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
  *
  * @param fd    a descriptor that can be written.
  * @param error details of a failure; may be NULL.
  * @retval KVCONN_OK      it is written.
  * @retval KVCONN_INVALID fd cannot be written; os_errno says why.
  */
-kvconn_status_t kvconn_dump(int fd, kvconn_error_t *error);
+kvconn_status_t kvconn_dump(int fd,
+                            kvconn_error_t *error);
 
 /**
  * Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a

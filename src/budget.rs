@@ -42,6 +42,14 @@ impl Budget {
         self.in_use.load(Ordering::Relaxed)
     }
 
+    /// How many there may be: `max_descriptors`, or what the process may open in all.
+    pub(crate) fn limit(&self) -> u64 {
+        match self.limit.load(Ordering::Relaxed) {
+            0 => nofile().0,
+            limit => limit as u64,
+        }
+    }
+
     /// Sets `count` descriptors aside, or says which limit is in the way.
     pub(crate) fn lease(&'static self, count: usize) -> Result<Lease> {
         let limit = self.limit.load(Ordering::Relaxed);

@@ -26,7 +26,7 @@ pub(crate) struct Backoff {
     failures: u32,
     /// No dial before then.
     not_before: Option<Instant>,
-    /// The last failure: errno and text.
+    /// Why not: errno, and what became of the last dial.
     last: Option<(i32, Arc<str>)>,
     /// The newest life that reset it. Each life does so once, so that registering again and again is no storm.
     reset_by: NodeId,
@@ -42,6 +42,8 @@ pub(crate) struct Entry {
     options: Option<Arc<Options>>,
     fence: Option<Fence>,
     backoff: Backoff,
+    /// Messages that its connections before accepted, and those known to be acknowledged.
+    delivered: (u64, u64),
     /// Its place among those that are only remembered.
     remembered: Option<(bool, u64)>,
 }
@@ -125,11 +127,22 @@ impl Backoff {
         base.saturating_mul(1 << self.failures.min(24)).min(values.ms(Key::BackoffMaxMs))
     }
 
-    fn failed(&mut self, values: &Values, os_errno: i32, text: &str) {
+    /// A step from then on, and why.
+    fn hold(&mut self, from: Instant, values: &Values, os_errno: i32, why: String) {
         let step = self.step(values);
-        self.not_before = Some(Instant::now() + step + step.mul_f64(0.25 * random()));
+        self.not_before = Some(from + step + step.mul_f64(0.25 * random()));
+        self.last = Some((os_errno, why.into()));
+    }
+
+    fn failed(&mut self, values: &Values, os_errno: i32, why: String) {
+        self.hold(Instant::now(), values, os_errno, why);
         self.failures = self.failures.saturating_add(1);
-        self.last = Some((os_errno, text.into()));
+    }
+
+    /// A dial that began then was ended from here before it was READY. Nobody knows what would have become of it: it has
+    /// used up its step, or dialling and giving up in turn would be a storm; the next step is no longer.
+    fn given_up(&mut self, dialled: Instant, values: &Values, text: &str) {
+        self.hold(dialled, values, 0, format!("the last dial was given up: {text}"));
     }
 
     fn reset(&mut self) {
@@ -140,9 +153,9 @@ impl Backoff {
 
     fn refusal(&self, endpoint: &Endpoint) -> Option<Error> {
         let wait = self.not_before?.checked_duration_since(Instant::now())?;
-        let (os_errno, text) = self.last.as_ref().map_or((0, "failed"), |(n, t)| (*n, t));
-        let message = format!("the last dial failed, not dialled again for {} ms: {text}", wait.as_millis());
-        Some(Error::new(Status::Backoff, message).errno(os_errno).retry_after(wait).at(endpoint))
+        let (os_errno, why) = self.last.as_ref()?;
+        let message = format!("not dialled again for {} ms: {why}", wait.as_millis());
+        Some(Error::new(Status::Backoff, message).errno(*os_errno).retry_after(wait).at(endpoint))
     }
 }
 
@@ -161,15 +174,20 @@ impl Entry {
         self.fence.as_ref()
     }
 
-    fn in_use(&self) -> bool {
+    pub(crate) fn in_use(&self) -> bool {
         self.current.is_some() || self.owned
     }
 
-    /// What describe tells of its backoff: failures in a row, time left, last failure.
+    /// What its connections before have delivered: messages accepted, and those known to be acknowledged.
+    pub(crate) fn delivered(&self) -> (u64, u64) {
+        self.delivered
+    }
+
+    /// What describe tells of its backoff: failures in a row, time left, what became of the last dial.
     pub(crate) fn backoff(&self) -> Option<(u32, Duration, Arc<str>)> {
-        let (_, text) = self.backoff.last.clone()?;
+        let (_, why) = self.backoff.last.clone()?;
         let left = self.backoff.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
-        Some((self.backoff.failures, left, text))
+        Some((self.backoff.failures, left, why))
     }
 }
 
@@ -187,6 +205,11 @@ impl Cache {
     /// Whether an endpoint is connected or owned.
     pub(crate) fn is_in_use(&self, endpoint: &Endpoint) -> bool {
         self.entries.get(endpoint).is_some_and(Entry::in_use)
+    }
+
+    /// How long until the endpoint may be dialled again, if it has to wait.
+    pub(crate) fn next_step(&self, endpoint: &Endpoint) -> Option<Duration> {
+        self.entries.get(endpoint)?.backoff.not_before?.checked_duration_since(Instant::now())
     }
 
     /// All endpoints.
@@ -317,17 +340,26 @@ impl Cache {
 
     /// A connection has ended: what that means for the next dial.
     pub(crate) fn ended(&mut self, conn: &Arc<Connection>, finished: Finished, values: &Values, cause: (i32, &str)) {
+        let (os_errno, text) = cause;
         self.change(conn.endpoint(), |entry| {
             if entry.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, conn)) {
                 entry.current = None;
             }
+            entry.delivered.0 += finished.delivery.accepted;
+            entry.delivered.1 += finished.delivery.acknowledged.unwrap_or(0);
             let step = entry.backoff.step(values);
             match (finished.ready_for, finished.ending) {
                 // Lived longer than a step: the endpoint is well, and the next dial is free.
                 (Some(time), _) if time > step => entry.backoff.reset(),
-                (_, Ending::ConnectFailed | Ending::PeerLost) => entry.backoff.failed(values, cause.0, cause.1),
-                // Ended from here: says nothing about the endpoint.
-                _ => {}
+                (_, Ending::ConnectFailed) => {
+                    entry.backoff.failed(values, os_errno, format!("the last dial failed: {text}"));
+                }
+                (_, Ending::PeerLost) => {
+                    entry.backoff.failed(values, os_errno, format!("the last connection was lost: {text}"));
+                }
+                (None, _) => entry.backoff.given_up(conn.dialled(), values, text),
+                // READY, and ended from here: the endpoint is well.
+                (Some(_), _) => {}
             }
         });
     }

@@ -139,16 +139,18 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
     Ok(())
 }
 
-/// Writes the state of all managers to a descriptor, waiting for no lock: for a debugger.
+/// Writes the state of all managers to a descriptor, waiting for no lock: for a debugger, also on a process that hangs in
+/// or after `kvconn_shutdown`.
 pub fn dump(fd: RawFd) -> Result<()> {
-    let process = Process::current()?;
+    let process = Process::in_any_state()?;
     let mut out = FdWriter { fd, failure: None };
-    let written =
-        writeln!(out, "kvconn {}: {} descriptors set aside", env!("CARGO_PKG_VERSION"), process.descriptors_in_use())
-            .and_then(|()| match process.try_managers() {
-                Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
-                None => writeln!(out, "the table of managers is held, nothing more can be told"),
-            });
+    let version = env!("CARGO_PKG_VERSION");
+    let shut = if process.is_shut() { ", shut down" } else { "" };
+    let written = writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.descriptors_in_use())
+        .and_then(|()| match process.try_managers() {
+            Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
+            None => writeln!(out, "the table of managers is held, nothing more can be told"),
+        });
     match (written, out.failure) {
         (Ok(()), _) => Ok(()),
         (Err(_), failure) => {

@@ -50,6 +50,24 @@ pub enum EventKind {
     Overflow = 9,
 }
 
+impl EventKind {
+    /// Its name, as in the header's constants.
+    pub fn name(self) -> &'static str {
+        match self {
+            EventKind::None => "NONE",
+            EventKind::Ready => "READY",
+            EventKind::ConnectFailed => "CONNECT_FAILED",
+            EventKind::PeerLost => "PEER_LOST",
+            EventKind::Disconnected => "DISCONNECTED",
+            EventKind::Evicted => "EVICTED",
+            EventKind::Stalled => "STALLED",
+            EventKind::Recovered => "RECOVERED",
+            EventKind::NodeFailed => "NODE_FAILED",
+            EventKind::Overflow => "OVERFLOW",
+        }
+    }
+}
+
 /// One event.
 #[derive(Clone, Debug)]
 pub struct Event {
@@ -162,7 +180,7 @@ impl Event {
 /// One line of the log.
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:?}", self.kind)?;
+        f.write_str(self.kind.name())?;
         if self.conn != ConnId::NONE {
             write!(f, ", connection {}", self.conn)?;
         }
@@ -196,6 +214,8 @@ struct Queue {
     overflows: usize,
     bound: usize,
     dropped: u64,
+    /// STALLED events ever pushed, lost ones included.
+    stalls: u64,
     closed: bool,
     /// Made when it is first asked for. Rung when the first item comes, cleared when the last goes.
     fd: Option<EventFd>,
@@ -218,6 +238,7 @@ impl Events {
             overflows: 0,
             bound,
             dropped: 0,
+            stalls: 0,
             closed: false,
             fd: None,
         };
@@ -307,6 +328,11 @@ impl Events {
         Some((queue.len(), queue.dropped))
     }
 
+    /// How many STALLED there were since the beginning, lost ones included.
+    pub fn stalls(&self) -> u64 {
+        self.queue.lock().stalls
+    }
+
     /// How many events were lost since the beginning.
     pub fn dropped_total(&self) -> u64 {
         self.queue.lock().dropped
@@ -321,6 +347,7 @@ impl Queue {
     /// Whether there is one more item to read than before.
     fn push(&mut self, event: Event) -> bool {
         let before = self.len();
+        self.stalls += u64::from(event.kind == EventKind::Stalled);
         if self.events.len() < self.bound {
             let loss = std::mem::take(&mut self.loss);
             self.events.push_back((loss, event));

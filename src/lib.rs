@@ -24,6 +24,7 @@ mod lock;
 pub mod log;
 pub mod manager;
 pub mod message;
+pub mod metrics;
 pub mod nodes;
 pub mod options;
 pub mod process;

@@ -49,7 +49,7 @@ pub struct NodeInfo {
     pub failures_in_row: u32,
     /// How long it has lived, or lived until it ended.
     pub age: Duration,
-    /// Why it failed; empty while it lives.
+    /// Why it failed; while it lives, what the last unhealthy report said, empty when the last was healthy.
     pub reason: String,
 }
 
@@ -83,6 +83,8 @@ struct Life {
     /// A tree and not a hash table: it grows without the pauses of rehashing a million, and is already sorted.
     requests: BTreeSet<u64>,
     failures_in_row: u32,
+    /// What the last of them said.
+    unhealthy: String,
 }
 
 impl Nodes {
@@ -119,6 +121,7 @@ impl Nodes {
             ready: 0,
             requests: BTreeSet::new(),
             failures_in_row: 0,
+            unhealthy: String::new(),
         };
         self.lives.insert(node, life);
         Ok((node, true))
@@ -241,15 +244,16 @@ impl Nodes {
         Ok(was_tracked)
     }
 
-    /// Counts a health report. True: it is the last of `max_failures` unhealthy ones in a row, and the caller has to
+    /// Counts a health report, and keeps the reason of an unhealthy one. True: it is the last of `max_failures` unhealthy ones in a row, and the caller has to
     /// fail the node now.
     ///
     /// # Errors
     ///
     /// Those of [`check_live`](Nodes::check_live).
-    pub fn report_health(&mut self, node: NodeId, healthy: bool, max_failures: usize) -> Result<bool> {
+    pub fn report_health(&mut self, node: NodeId, healthy: bool, reason: &str, max_failures: usize) -> Result<bool> {
         let life = live(&mut self.lives, &self.over, node)?;
         life.failures_in_row = if healthy { 0 } else { life.failures_in_row.saturating_add(1) };
+        life.unhealthy = if healthy { String::new() } else { one_line(reason, MAX_REASON) };
         Ok(!healthy && life.failures_in_row as usize >= max_failures)
     }
 
@@ -349,6 +353,16 @@ impl Nodes {
         self.untaken.len()
     }
 
+    /// How many lives go on.
+    pub fn live_count(&self) -> usize {
+        self.lives.len()
+    }
+
+    /// How many requests they track together.
+    pub fn tracked_requests(&self) -> usize {
+        self.tracked
+    }
+
     /// The lives that go on, the oldest first.
     pub fn live(&self) -> impl Iterator<Item = NodeInfo> {
         self.lives.iter().map(|(node, life)| life.info(*node))
@@ -370,7 +384,7 @@ impl Life {
             requests: self.requests.len(),
             failures_in_row: self.failures_in_row,
             age: self.opened.elapsed(),
-            reason: String::new(),
+            reason: self.unhealthy.clone(),
         }
     }
 }

@@ -58,16 +58,26 @@ pub(crate) struct Engine {
 impl Process {
     /// This process's. INVALID when an environment variable cannot be used, SHUTDOWN after `kvconn_shutdown`.
     pub fn current() -> Result<&'static Process> {
+        let process = Process::in_any_state()?;
+        if process.is_shut() {
+            return Err(Error::new(Status::Shutdown, SHUT));
+        }
+        Ok(process)
+    }
+
+    /// The same also after `kvconn_shutdown`.
+    pub(crate) fn in_any_state() -> Result<&'static Process> {
         // The mark first: it is set after CURRENT, so whoever sees it sees the process it was set for.
         if !fork::is_marked() {
             Process::begin()?;
         }
         // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
-        let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
-        if process.shut.load(Ordering::Acquire) {
-            return Err(Error::new(Status::Shutdown, SHUT));
-        }
-        Ok(process)
+        Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
+    }
+
+    /// Whether `kvconn_shutdown` was called.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
     }
 
     fn begin() -> Result<()> {
@@ -129,6 +139,11 @@ impl Process {
         &self.byte_budget
     }
 
+    /// Bytes set aside for what is on the way, and how many there may be.
+    pub(crate) fn queued_bytes(&self) -> (u64, u64) {
+        self.byte_budget.state()
+    }
+
     /// The thread that gives lent buffers back; started at the first call, LIMIT when it cannot be.
     pub(crate) fn releaser(&'static self) -> Result<&'static Releaser> {
         self.releaser.get_or_try_init(|| Releaser::start(self))
@@ -137,6 +152,11 @@ impl Process {
     /// Descriptors set aside for connections, closing ones included.
     pub(crate) fn descriptors_in_use(&self) -> usize {
         self.budget.in_use()
+    }
+
+    /// How many there may be.
+    pub(crate) fn descriptors_limit(&self) -> u64 {
+        self.budget.limit()
     }
 
     pub(crate) fn resolver(&self) -> &Resolver {
@@ -201,7 +221,7 @@ impl Process {
         }
         let mut managers = self.managers.write();
         // Under the lock: `shutdown` sets the mark before it looks whom to close.
-        if self.shut.load(Ordering::Acquire) {
+        if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
         }
         if managers.len() > MAX_MANAGERS {

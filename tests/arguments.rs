@@ -332,7 +332,7 @@ fn program() -> String {
         }
         out += "}\n\n";
         let _ = writeln!(out, "static void closed_{}(void) {{", f.name);
-        let needs_no_process = ["kvconn_options_set", "kvconn_failure_", "kvconn_set_log"];
+        let needs_no_process = ["kvconn_options_set", "kvconn_failure_", "kvconn_set_log", "kvconn_dump"];
         if f.allowed.is_some() && !needs_no_process.iter().any(|n| f.name.starts_with(n)) {
             out += &f.case(None, &good("KVCONN_SHUTDOWN"), "&error", "");
         }

@@ -266,7 +266,7 @@ fn a_wait_for_an_event_ends_with_the_event_or_with_its_time() {
 fn each_event_goes_to_one_of_several_readers() {
     const CONNECTIONS: usize = 400;
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
-    let engine = Engine::with(&[("max_events", "100000")]);
+    let engine = Engine::with(&[("max_events", "100000"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let fd = engine.event_fd().expect("a descriptor");
     let (stop, read) = (AtomicBool::new(false), AtomicU64::new(0));
     let reader = |polls: bool| {
@@ -294,8 +294,16 @@ fn each_event_goes_to_one_of_several_readers() {
         let readers: Vec<_> = (0..4).map(|at| scope.spawn(move || reader(at % 2 == 0))).collect();
         let mut made = Vec::new();
         for at in 0..CONNECTIONS {
-            // Half of them become READY.
-            let conn = if at % 2 == 0 { engine.ready(peer.endpoint()) } else { engine.lazy(peer.endpoint()) };
+            // Half of them become READY. What was given up before has used up its step.
+            let wait = if at % 2 == 0 { LONG } else { Duration::ZERO };
+            let id = loop {
+                match engine.connect(peer.endpoint(), wait) {
+                    Ok(id) => break id,
+                    error => refused(error, Status::Backoff),
+                };
+                std::thread::sleep(ms(1));
+            };
+            let conn = common::engine::connection(id);
             conn.disconnect().expect("ended");
             made.push(conn.id());
         }

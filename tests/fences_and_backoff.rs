@@ -8,5 +8,7 @@ mod backoff;
 mod fence_and_dial;
 #[path = "fences_and_backoff/fences.rs"]
 mod fences;
+#[path = "fences_and_backoff/given_up.rs"]
+mod given_up;
 #[path = "fences_and_backoff/stress.rs"]
 mod stress;

@@ -11,7 +11,8 @@ use std::{env, fs};
 
 use generate::fresh;
 use kvconn::error::STATUSES;
-use kvconn::{capi, options};
+use kvconn::events::{Event, EventKind};
+use kvconn::{capi, metrics, options};
 use parse::{Kind, items, parameter_name};
 
 #[test]
@@ -22,6 +23,11 @@ fn the_header_is_fresh() {
 #[test]
 fn the_options_document_is_fresh() {
     fresh("docs/options.md", &options::document());
+}
+
+#[test]
+fn the_metrics_document_is_fresh() {
+    fresh("docs/metrics.md", &metrics::document());
 }
 
 #[test]
@@ -37,6 +43,18 @@ fn every_section_of_the_c_layer_is_in_the_header() {
         let exports = fs::read_to_string(&path).unwrap().contains("no_mangle");
         assert!(!exports || generate::SECTIONS.contains(&name), "{} exports, and is no section", path.display());
     }
+}
+
+/// One search finds an event in the header, in a program and in the log.
+#[test]
+fn the_log_calls_events_as_the_header_does() {
+    use EventKind::*;
+    let header = generate::header();
+    for kind in [None, Ready, ConnectFailed, PeerLost, Disconnected, Stalled, Recovered, NodeFailed, Overflow] {
+        let constant = format!("#define KVCONN_EVENT_{} {}\n", Event::new(kind, ""), kind as i32);
+        assert!(header.contains(&constant), "{constant}");
+    }
+    assert_eq!(header.matches("#define KVCONN_EVENT_").count(), 10, "nine kinds, and the initialiser");
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use common::engine::{Engine, after, message, refused, wait_ended};
-use common::{Peer, PeerOptions, ms, wait_until};
+use common::{Peer, PeerOptions, Random, ms, wait_until};
 use kvconn::connection::Connection;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
@@ -14,30 +14,18 @@ use kvconn::tcp_info::EndedBy;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// Small repeatable random numbers (xorshift).
-struct Random(u64);
-
-impl Random {
-    fn below(&mut self, bound: u64) -> u64 {
-        self.0 ^= self.0 << 13;
-        self.0 ^= self.0 >> 7;
-        self.0 ^= self.0 << 17;
-        self.0 % bound
-    }
-
-    /// Mostly small frames, some around the lengths at which their header changes, some large.
-    fn size(&mut self) -> usize {
-        let bound = [4, 40, 300, 70_000][self.below(4) as usize];
-        let edge = [0, 1, 33, 34, 222, 223, 255, 256][self.below(8) as usize];
-        if self.below(4) == 0 { edge } else { self.below(bound) as usize }
-    }
+/// Mostly small frames, some around the lengths at which their header changes, some large.
+fn size(random: &mut Random) -> usize {
+    let bound = [4, 40, 300, 70_000][random.below(4) as usize];
+    let edge = [0, 1, 33, 34, 222, 223, 255, 256][random.below(8) as usize];
+    if random.below(4) == 0 { edge } else { random.below(bound) as usize }
 }
 
 /// Sends a message of random shape whose first frame is its number; the sequence.
 fn send_numbered(conn: &Arc<Connection>, random: &mut Random, number: u64) -> kvconn::error::Result<u64> {
     let number = number.to_le_bytes();
     let body = vec![0x5a; 70_000];
-    let sizes: Vec<usize> = (0..random.below(5)).map(|_| random.size()).collect();
+    let sizes: Vec<usize> = (0..random.below(5)).map(|_| size(random)).collect();
     conn.send(
         &mut || {
             let frames: Vec<&[u8]> = std::iter::once(&number[..]).chain(sizes.iter().map(|n| &body[..*n])).collect();
@@ -51,7 +39,7 @@ fn send_numbered(conn: &Arc<Connection>, random: &mut Random, number: u64) -> kv
 fn what_was_drained_is_acknowledged_to_the_byte() {
     let (engine, peer) = (Engine::new(), Peer::with(PeerOptions { log: false, ..PeerOptions::default() }));
     let conn = engine.ready(peer.endpoint());
-    let mut random = Random(0x1234_5678);
+    let mut random = Random::new(0x1234_5678);
     for round in 1..=20 {
         for _ in 0..100 {
             send_numbered(&conn, &mut random, 0).unwrap();
@@ -171,13 +159,13 @@ fn what_a_killed_peer_did_not_acknowledge_is_reported_and_not_delivered_to_its_s
 fn endings_under_load_account_for_every_message() {
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let mut peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
-    let mut random = Random(99);
+    let mut random = Random::new(99);
     for round in 0..10 {
         let conn = engine.ready(peer.endpoint());
         let sender = conn.clone();
         let seed = random.below(u64::MAX);
         let sending = std::thread::spawn(move || {
-            let mut random = Random(seed | 1);
+            let mut random = Random::new(seed | 1);
             (0..).take_while(|n| send_numbered(&sender, &mut random, *n).is_ok()).count() as u64
         });
         let until = 50 + random.below(2000);

@@ -147,6 +147,22 @@ fn unhealthy_reports_in_a_row_fail_a_node_and_a_healthy_one_begins_the_count_ane
 }
 
 #[test]
+fn a_live_node_tells_why_it_was_last_called_unhealthy() {
+    let engine = Engine::with(&[("max_failures", "9")]);
+    let node = engine.node("n", &[HERE]);
+    let report = |healthy, reason| assert!(engine.node_report_health(node, healthy, reason).expect("live").is_none());
+    assert_eq!(info(&engine, node).reason, "");
+    report(false, Some("no answer\n"));
+    assert_eq!((info(&engine, node).status, info(&engine, node).reason.as_str()), (Status::Ok, "no answer "));
+    report(false, Some("status 503"));
+    assert_eq!(info(&engine, node).reason, "status 503");
+    report(false, None);
+    assert_eq!(info(&engine, node).reason, "no reason given");
+    report(true, Some("fine"));
+    assert_eq!((info(&engine, node).failures_in_row, info(&engine, node).reason.as_str()), (0, ""));
+}
+
+#[test]
 fn the_newest_4096_lives_that_are_over_are_remembered() {
     let engine = Engine::new();
     let lives: Vec<NodeId> = (0..4096 + 10)

@@ -8,5 +8,3 @@ mod everything;
 mod failures;
 #[path = "stress/gate.rs"]
 mod gate;
-#[path = "stress/throughput.rs"]
-mod throughput;

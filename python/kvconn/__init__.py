@@ -9,12 +9,13 @@ the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
     kvconn.send(conn, [b"room", b"17"])
 """
 
+import contextlib
 import ctypes
 from array import array
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _ffi
+from . import _ffi, _lent
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
 _lib = _ffi.load()
@@ -64,6 +65,8 @@ def _call(function, *arguments):
 
 def _text(text):
     """A text as C takes it. C would read one with a NUL only up to there."""
+    if not isinstance(text, str):
+        raise TypeError(f"a text must be a str, not {type(text).__name__}")
     if "\0" in text:
         raise ValueError("embedded NUL character")
     return text.encode()
@@ -163,11 +166,26 @@ def find(endpoint, manager=DEFAULT):
 # ---- Messages --------------------------------------------------------------------------------------------------------
 
 
+def _views(frames):
+    """Views of the frames, because a bytearray that is viewed keeps its size, and an iterator is read only once."""
+    if isinstance(frames, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"frames must be a list of bytes, not {type(frames).__name__}: write [frame] for a single one")
+    return [_view(frame) for frame in frames]
+
+
 def _packed(frames):
     """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
+    views = _views(frames)
     # An array raises where a size does not fit in 32 bits; ctypes would cut it.
-    sizes = array("I", [memoryview(frame).nbytes for frame in frames])
-    return b"".join(frames), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+    sizes = array("I", [view.nbytes for view in views])
+    return b"".join(views), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+
+
+def _view(frame):
+    try:
+        return memoryview(frame)
+    except TypeError:
+        raise TypeError(f"a frame must be bytes or another buffer, not {type(frame).__name__}") from None
 
 
 def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
@@ -190,17 +208,6 @@ class Sent(NamedTuple):
     sequence: int
 
 
-def _frames_of(message, places):
-    """The frames as an array of kvconn_frame_t. `places` keeps where each object's bytes are: one object, one place."""
-    array = (_ffi.kvconn_frame_t * len(message))()
-    for slot, frame in zip(array, message):
-        if id(frame) not in places:
-            data = frame if isinstance(frame, bytes) else memoryview(frame).tobytes()
-            places[id(frame)] = frame, data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)
-        _, _, slot.data, slot.size = places[id(frame)]
-    return array
-
-
 def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
 
@@ -208,17 +215,56 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
     several items is copied once.
     """
-    items, places = list(items), {}
-    messages = [_frames_of(frames, places) for _, frames in items]
-    given = (_ffi.kvconn_batch_item_t * len(items))()
-    for slot, (conn, _), frames in zip(given, items, messages):
-        slot.conn, slot.frames, slot.frame_count = conn, frames, len(frames)
-    partial = None
-    try:
-        _call("kvconn_send_batch", given, len(given), timeout_ms)
-    except Partial as error:  # noqa: F821: made from the table
-        partial = error
+    items = [(conn, _views(frames)) for conn, frames in items]
+    given, partial = (_ffi.kvconn_batch_item_t * len(items))(), None
+    with contextlib.ExitStack() as held:
+        for slot, (conn, frames) in zip(given, items):
+            loan = _lent.Loan(frames)  # shows where the bytes are, until the call has copied them
+            held.callback(loan.give_back)
+            slot.conn, slot.frame_count = conn, len(frames)
+            slot.frames = (_ffi.kvconn_frame_t * len(frames))(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
+        try:
+            _call("kvconn_send_batch", given, len(given), timeout_ms)
+        except STATUSES[-16] as error:
+            partial = error
     return [Sent(slot.status, slot.sequence) for slot in given], partial
+
+
+def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends one message without copying it; returns its sequence.
+
+    The frames are objects that show their bytes in one piece (bytes, bytearray, a NumPy array). They are held until they are
+    released, and must not be changed before: `wait_released` waits for that.
+    """
+    _loans.reclaim()
+    loan = _lent.Loan(frames)
+    try:
+        count = len(loan.buffers)
+        array = (_ffi.kvconn_frame_t * count)(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
+        sequence = _get("kvconn_send_owned", ctypes.c_uint64, conn, array, count, timeout_ms, _ffi.release_fn_t(), None)
+    except BaseException:
+        loan.give_back()
+        raise
+    _loans.add(conn, sequence, loan)
+    return sequence
+
+
+def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
+    """Waits until the frames of every message up to this one (0: all so far) can be changed again."""
+    try:
+        _call("kvconn_wait_released", conn, sequence, timeout_ms)
+    finally:
+        _loans.reclaim()
+
+
+def _released(conn):
+    try:
+        return connection_info(conn)["released"]
+    except STATUSES[-2]:  # STALE: it is remembered as long as it has lent buffers
+        return None
+
+
+_loans = _lent.Lent(_released)
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
@@ -270,6 +316,8 @@ def _failure(pointer):
 
 
 def _texts(texts):
+    if isinstance(texts, (str, bytes)):
+        raise TypeError(f"endpoints must be a list of str, not {type(texts).__name__}: write [endpoint] for a single one")
     return (ctypes.c_char_p * len(texts))(*[_text(text) for text in texts]), len(texts)
 
 
@@ -342,13 +390,26 @@ def next_event(timeout_ms=0, manager=DEFAULT):
     return None if event.kind == _ffi.EVENT_NONE else _fields(event)
 
 
-def describe(manager=DEFAULT):
-    needed = ctypes.c_size_t(4096)
+def _written(function, manager):
+    """The text that a function writes; it may have grown since it told its size."""
+    needed = ctypes.c_size_t(16 * 1024)
     while True:
         buffer = ctypes.create_string_buffer(needed.value)
-        _call("kvconn_describe", manager, buffer, len(buffer), byref(needed))
+        _call(function, manager, buffer, len(buffer), byref(needed))
         if needed.value <= len(buffer):
             return buffer.value.decode()
+
+
+def describe(manager=DEFAULT):
+    return _written("kvconn_describe", manager)
+
+
+METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+
+
+def metrics_text(manager=DEFAULT):
+    """The metrics, to be served as METRICS_CONTENT_TYPE."""
+    return _written("kvconn_metrics_text", manager)
 
 
 def dump(fd=2):

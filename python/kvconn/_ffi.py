@@ -29,10 +29,13 @@ EVENT_READY = 1
 EVENT_CONNECT_FAILED = 2
 EVENT_PEER_LOST = 3
 EVENT_DISCONNECTED = 4
+EVENT_EVICTED = 5
 EVENT_STALLED = 6
 EVENT_RECOVERED = 7
 EVENT_NODE_FAILED = 8
 EVENT_OVERFLOW = 9
+
+FATE_ACKNOWLEDGED, FATE_UNACKNOWLEDGED, FATE_UNKNOWN = 1, 2, 3
 
 SCOPE_NONE, SCOPE_CALL, SCOPE_PEER, SCOPE_NODE, SCOPE_PROCESS = 0, 1, 2, 3, 4
 
@@ -48,6 +51,7 @@ conn_t = c_uint64
 node_t = c_uint64
 options_p = c_void_p  # kvconn_options_t *
 failure_p = c_void_p  # kvconn_failure_t *
+release_fn_t = CFUNCTYPE(None, conn_t, c_uint64, c_int32, c_void_p)
 log_fn_t = CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 
 
@@ -81,6 +85,8 @@ class kvconn_connection_info_t(_Sized):
         ("conn", conn_t),
         ("accepted", c_uint64),
         ("acknowledged", c_uint64),
+        ("released", c_uint64),
+        ("queued_bytes", c_uint64),
         ("waiting", c_uint32),
         ("stalled", c_int32),
         ("ended_by", c_int32),
@@ -190,6 +196,11 @@ FUNCTIONS = {
     ),
     "kvconn_flush": (status_t, [conn_t, c_uint64, c_int64, POINTER(c_uint64), _error]),
     "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
+    "kvconn_send_owned": (
+        status_t,
+        [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],
+    ),
+    "kvconn_wait_released": (status_t, [conn_t, c_uint64, c_int64, _error]),
     "kvconn_node_open": (status_t, [manager_t, c_char_p, POINTER(node_t), POINTER(c_int32), _error]),
     "kvconn_node_find": (status_t, [manager_t, c_char_p, POINTER(node_t), _error]),
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),
@@ -215,6 +226,7 @@ FUNCTIONS = {
     "kvconn_event_fd": (status_t, [manager_t, POINTER(c_int), _error]),
     "kvconn_next_event": (status_t, [manager_t, c_int64, POINTER(kvconn_event_t), _error]),
     "kvconn_describe": (status_t, [manager_t, c_void_p, c_size_t, POINTER(c_size_t), _error]),
+    "kvconn_metrics_text": (status_t, [manager_t, c_void_p, c_size_t, POINTER(c_size_t), _error]),
     "kvconn_dump": (status_t, [c_int, _error]),
     "kvconn_set_log": (status_t, [log_fn_t, c_void_p, c_int32, _error]),
 }

@@ -25,7 +25,8 @@ pub struct kvconn_event_t {
     pub struct_size: u32,
     /// What happened: one of KVCONN_EVENT_….
     pub kind: i32,
-    /// The status that calls on the connection or node get from now on; KVCONN_OK for READY and RECOVERED.
+    /// Ending events and NODE_FAILED: the status that calls on the connection or node get from now on. STALLED: KVCONN_STALLED,
+    /// although the connection lives and a send on it may still succeed. All others: KVCONN_OK.
     pub status: kvconn_status_t,
     /// The errno behind it, or 0.
     pub os_errno: i32,

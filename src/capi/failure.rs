@@ -268,7 +268,7 @@ pub unsafe extern "C" fn kvconn_failure_request_count(failure: *const kvconn_fai
     unsafe { report(failure) }.map_or(0, |f| f.failure.requests.len())
 }
 
-/// Copies the endpoints that the node owned, with what became of each.
+/// Copies the endpoints that the node owned, in the order in which they were registered, with what became of each.
 ///
 /// @param failure        the report.
 /// @param[out] endpoints the first of them, as many as fit; needs no initialisation. NULL when capacity is 0.

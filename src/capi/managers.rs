@@ -62,13 +62,13 @@ pub unsafe extern "C" fn kvconn_manager_destroy(
 /// reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
 ///
 /// @param m        the manager.
-/// @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
-///     waited for, and KVCONN_OK says nothing about what arrived.
+/// @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+///     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
-/// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
+/// @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
 /// @retval KVCONN_STALE   there is no such manager.
-/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_disconnect_all(
     m: kvconn_manager_t,
@@ -87,12 +87,12 @@ pub unsafe extern "C" fn kvconn_disconnect_all(
 /// KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
 /// who else uses kvconn. A program may also just exit.
 ///
-/// @param flush_ms how long the peers may take to acknowledge what was accepted; then the rest is dropped. With 0 nothing is
-///     waited for, and KVCONN_OK says nothing about what arrived.
+/// @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
+///     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
 ///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param error    details of a failure; may be NULL.
-/// @retval KVCONN_OK      everything is closed, and what was accepted was sent, unless its peer was gone.
-/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was dropped.
+/// @retval KVCONN_OK      everything is closed, and what was accepted was acknowledged (over ipc: sent), unless its peer was gone.
+/// @retval KVCONN_TIMEOUT everything has ended, and something that was accepted was not acknowledged (over ipc: not sent) in time.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_shutdown(flush_ms: i64, error: *mut kvconn_error_t) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.

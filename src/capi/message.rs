@@ -10,7 +10,7 @@ use std::{ptr, slice};
 
 use super::guard::{Array, ErrorOut, Out, process, timeout};
 use super::strings::Text;
-use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
+use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
 use crate::message::{Copies, MAX_FRAMES, Message};
@@ -237,7 +237,7 @@ fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64
 /// @retval KVCONN_STALE          there is no such manager.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
 /// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
-/// @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+/// @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -286,7 +286,7 @@ pub unsafe extern "C" fn kvconn_send_to(
 /// @retval KVCONN_STALE          there is no such manager.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
 /// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
-/// @retval KVCONN_BACKOFF        the last dial failed less than a step ago: retry_after_ms and os_errno are set. Not dialled.
+/// @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -325,19 +325,18 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
 /// the peer is killed before it reads, what its kernel held may be gone.
 ///
 /// @param conn              the connection.
-/// @param sequence          up to which message; 0 is all that were accepted until this call.
+/// @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.
 /// @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
 /// @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
-///     before; may be NULL.
+///     first; KVCONN_UNKNOWN with KVCONN_UNSUPPORTED. May be NULL.
 /// @param error             details of a failure; may be NULL.
 /// @retval KVCONN_OK             they are acknowledged.
 /// @retval KVCONN_INVALID        no message of that sequence was accepted yet.
 /// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
 /// @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
-/// @retval KVCONN_CONNECT_FAILED its dial has failed.
-/// @retval KVCONN_PEER_LOST      the peer was lost before.
-/// @retval KVCONN_DISCONNECTED   this process ended the connection before.
-/// @retval KVCONN_NODE_FAILED    its node failed before.
+/// @retval KVCONN_PEER_LOST      the peer was lost before its kernel acknowledged them all.
+/// @retval KVCONN_DISCONNECTED   this process ended the connection before they were all acknowledged.
+/// @retval KVCONN_NODE_FAILED    its node failed before they were all acknowledged.
 /// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_flush(
@@ -353,9 +352,11 @@ pub unsafe extern "C" fn kvconn_flush(
         acknowledged.optional()?;
         let timeout = timeout("timeout_ms", timeout_ms)?;
         let (result, reached) = process()?.connection(ConnId(conn))?.flush(sequence, timeout);
-        // An exception from zero on failure: how far it came is known then as well.
-        if !result.as_ref().is_err_and(|e| matches!(e.status, Status::Invalid | Status::Unsupported)) {
-            acknowledged.set(reached);
+        // Exceptions from zero on failure: how far it came is known then as well, or that nobody can tell.
+        match result.as_ref().map_err(|e| e.status) {
+            Err(Status::Invalid) => {}
+            Err(Status::Unsupported) => acknowledged.set(KVCONN_UNKNOWN),
+            _ => acknowledged.set(reached),
         }
         result
     })

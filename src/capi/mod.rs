@@ -41,8 +41,8 @@
 //! out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
 //!
 //! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
-//! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log and those that read a report), and KVCONN_INTERNAL for
-//! a defect.
+//! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
+//! KVCONN_INTERNAL for a defect.
 //! KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
 //! below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
 //! names it.
@@ -74,6 +74,8 @@
 //!
 //! Timeouts are milliseconds on the monotonic clock. 0 means do not wait; KVCONN_DEFAULT_TIMEOUT (-1) means the configured
 //! default, named with each function. There is no infinite wait; more than a year counts as a year. Signals do not end a wait.
+//! A timeout bounds the waiting, and a call does little else. The exception is a send's copy of its frames, which takes as long as
+//! the memory does: for 256 MiB some tenths of a second, also with timeout 0.
 //!
 //! ## Which send
 //!
@@ -88,7 +90,13 @@
 //! reading has it, as long as the connection ended by FIN (KVCONN_ENDED_FIN); after a reset or a timeout, or when the peer is
 //! killed before reading, what its kernel held may be gone: ended_by says how the connection ended. After kvconn's own
 //! disconnect the kernel may still deliver unacknowledged bytes late. Where nobody can tell (ipc), the count is KVCONN_UNKNOWN.
-//! kvconn_flush waits until messages are acknowledged.
+//! kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
+//! everything does: who still wants to know calls kvconn_disconnect_all first, which leaves the endings to be asked for.
+//!
+//! A peer that sends ZMTP heartbeats gets an answer to each, and the kernel counts those among our bytes; how many they are is
+//! taken from what the peer sent. For a libzmq peer that is exact. Of a peer of another kind, whose PINGs carry a context,
+//! acknowledged may be behind for as long as the connection lives; and until kvconn has noticed what they are, which it does when
+//! libzmq has written all that was accepted, ahead by less than a sixth of the bytes of those PINGs.
 //!
 //! ## When an endpoint is dialled
 //!
@@ -108,7 +116,9 @@
 //! ```
 //!
 //! After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
-//! the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms).
+//! the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
+//! that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
+//! start; the next step is no longer than that one, and the errno is 0.
 //! Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
 //! step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
 //!
@@ -130,7 +140,10 @@
 //!
 //! ## fork and exit
 //!
-//! A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed.
+//! A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed. As
+//! after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
+//! that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
+//! closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
 //! kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
 
 // C names are used as they are, so that one search finds both sides. What a pointer must satisfy is said once, for C, in the

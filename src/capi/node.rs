@@ -37,7 +37,7 @@ pub struct kvconn_node_info_t {
     pub age_ms: i64,
     /// Its name.
     pub name: [c_char; KVCONN_TEXT_SIZE],
-    /// Why it failed, or "".
+    /// Why it failed; while it lives, what the last unhealthy report said, "" when the last was healthy.
     pub reason: [c_char; KVCONN_TEXT_SIZE],
 }
 

@@ -39,8 +39,41 @@ pub unsafe extern "C" fn kvconn_describe(
     })
 }
 
+/// Writes the metrics of a manager as OpenMetrics text, to be served to Prometheus and the like as
+/// "application/openmetrics-text; version=1.0.0; charset=utf-8". docs/metrics.md lists them. What the process has one of, such
+/// as descriptors, is in the text of manager KVCONN_DEFAULT only. Option metrics_endpoints adds series for single endpoints.
+///
+/// Made for one scrape every few seconds. It takes some microseconds for each live connection, waits for no peer, and holds
+/// up no other call.
+///
+/// @param m           the manager.
+/// @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0. A whole text ends with
+///     "# EOF".
+/// @param capacity    the size of buffer in bytes.
+/// @param[out] needed the size that the whole text needs, its NUL included; when that is more than capacity, the text is cut.
+///     The next text may need more. May be NULL.
+/// @param error       details of a failure; may be NULL.
+/// @retval KVCONN_OK    buffer and needed are set, also when the text was cut.
+/// @retval KVCONN_STALE there is no such manager.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn kvconn_metrics_text(
+    m: kvconn_manager_t,
+    buffer: *mut c_char,
+    capacity: usize,
+    needed: *mut usize,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (buffer, error) = unsafe { (Buffer::new(buffer, capacity, needed), ErrorOut::new(error)) };
+    error.guard(|| {
+        buffer.required()?;
+        buffer.set(&process()?.manager(ManagerId(m))?.metrics_text()?);
+        Ok(())
+    })
+}
+
 /// Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
-/// kvconn_dump(2, 0)"): it waits for no lock, and leaves out what it could not get without waiting.
+/// kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
 ///
 /// @param fd    a descriptor that can be written.
 /// @param error details of a failure; may be NULL.

@@ -44,7 +44,8 @@ pub struct kvconn_error_t {
     pub scope: i32,
     /// 1 when the same call can succeed later without the caller changing anything, else 0.
     pub retriable: i32,
-    /// Milliseconds until the same call can help, or 0 when that is not known.
+    /// Milliseconds until the same call can help: with KVCONN_BACKOFF, and with the end of a dial in kvconn_connect and
+    /// kvconn_send_to, until the endpoint may be dialled again. 0 when that is not known, or at once.
     pub retry_after_ms: i32,
     /// The connection it is about, or 0.
     pub conn: kvconn_conn_t,

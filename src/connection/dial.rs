@@ -2,7 +2,8 @@
 //! happens and says what to do.
 
 use std::collections::VecDeque;
-use std::ffi::CString;
+use std::ffi::{CStr, CString};
+use std::io;
 use std::time::{Duration, Instant};
 
 use super::handshake::{Heard, why, why_silent};
@@ -122,7 +123,11 @@ impl Dial {
                 Verdict::Wait
             }
             Seen::Closed => {
-                // libzmq does not say why. A refusal comes back in one round trip; what is unreachable is known
+                // libzmq does not say why. The file of a Unix socket does.
+                if let Some(failure) = self.address.as_deref().and_then(why_no_file) {
+                    return self.failed(now, failure.os_errno, &failure.message);
+                }
+                // A refusal comes back in one round trip; what is unreachable is known
                 // after the kernel has asked for its address for a second or more.
                 let quick = matches!(self.phase, Phase::Connecting { since } if now < since + Duration::from_secs(1));
                 if quick {
@@ -167,6 +172,21 @@ impl Dial {
             Some(other) => DialFailure { os_errno, message: format!("{message}; {}", other.message) },
         })
     }
+}
+
+/// Why a Unix socket cannot be connected, when it is its file.
+fn why_no_file(address: &CStr) -> Option<DialFailure> {
+    let path = address.to_bytes().strip_prefix(b"ipc://").filter(|path| !path.starts_with(b"@"))?;
+    let path = CString::new(path).ok()?;
+    // SAFETY: the path ends with NUL.
+    if unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0 {
+        return None;
+    }
+    let error = io::Error::last_os_error();
+    Some(DialFailure {
+        os_errno: error.raw_os_error()?,
+        message: format!("no socket that can be used at this path: {error}"),
+    })
 }
 
 #[cfg(test)]

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::gate::{self, Attempt, Bell, Channel, Patience};
 use super::ledger::{Ledger, Mechanism};
 use super::loans::Loans;
+use super::silence::Silence;
 use super::socket::{PushSocket, Sent};
 use super::state::{Ending, Happening, State};
 use crate::byte_budget::Share;
@@ -60,6 +61,7 @@ pub(crate) struct Life {
     mechanism: Mechanism,
     /// The watcher looks whether it moves, because something is on the way.
     looked_after: bool,
+    silence: Silence,
     /// Wakes a polling head; made when the first thread polls.
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
@@ -156,6 +158,7 @@ impl Life {
             stall_time: values.ms(Key::StallMs),
             mechanism: if values.is_curve() { Mechanism::Curve } else { Mechanism::Null },
             looked_after: false,
+            silence: Silence::new(values),
             wake: None,
             events,
             watcher,
@@ -174,6 +177,7 @@ impl Life {
         self.progress = Coarse::now();
         self.account = tcp.and_then(|tcp| {
             let info = tcp_info::read(tcp.as_fd()).ok()?;
+            self.silence.while_idle(tcp.as_fd());
             Some(Account { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
         });
         self.raise(Event::new(EventKind::Ready, ""));
@@ -201,11 +205,14 @@ impl Life {
     fn last_look(&mut self, ending: Ending) -> Delivery {
         let local = !matches!(ending, Ending::ConnectFailed | Ending::PeerLost);
         let mut ended_by = if local { EndedBy::Local } else { EndedBy::Unknown };
+        let (in_flight, unanswered) = (self.looked_after, self.progress.elapsed());
         let looked = self.look();
         let acknowledged = match (self.account.take(), self.accepted) {
             (Some(account), _) => {
                 if let (Some(info), false) = (looked, local) {
-                    ended_by = info.ended_by(tcp_info::take_error(account.tcp.as_fd()));
+                    let silent = if in_flight { unanswered } else { info.silent };
+                    let out_of_time = self.silence.can_be_over(in_flight, silent, info.round_trip);
+                    ended_by = info.ended_by(tcp_info::take_error(account.tcp.as_fd()), out_of_time);
                 }
                 Some(account.ledger.acknowledged())
             }
@@ -221,6 +228,9 @@ impl Life {
         let (info, moved) = match &mut self.account {
             Some(account) => {
                 let info = tcp_info::read(account.tcp.as_fd()).ok()?;
+                if let Some(written) = info.written {
+                    account.ledger.written(written, info.counters.received);
+                }
                 (Some(info), account.ledger.observe(info.counters))
             }
             None => {
@@ -323,10 +333,18 @@ impl Life {
         if self.state != State::Ready {
             return None;
         }
-        self.look();
+        let looked = self.look();
+        if let (Some(TcpInfo { counters, at_rest: true, .. }), Some(account)) = (looked, &mut self.account)
+            && account.ledger.rests(counters, Instant::now())
+        {
+            self.moves();
+        }
         let on_the_way = self.queued() > 0;
         if !on_the_way {
             self.looked_after = false;
+            if let Some(account) = &self.account {
+                self.silence.while_idle(account.tcp.as_fd());
+            }
             self.moves();
             return None;
         }
@@ -385,6 +403,9 @@ impl Life {
 
     fn look_after(&mut self, within: Duration) {
         if !std::mem::replace(&mut self.looked_after, true) {
+            if let Some(account) = &self.account {
+                self.silence.while_in_flight(account.tcp.as_fd());
+            }
             self.watcher.check_stall(self.conn, Instant::now() + within);
         }
     }

@@ -8,6 +8,7 @@ pub(crate) mod held;
 pub(crate) mod ledger;
 mod life;
 pub mod loans;
+mod silence;
 pub(crate) mod socket;
 pub(crate) mod state;
 
@@ -27,7 +28,7 @@ use crate::release::{self, Release};
 use crate::tcp_info::EndedBy;
 use crate::watcher::Watcher;
 
-use gate::{Access, Channel, Gate, Wakeups};
+use gate::{Access, Channel, Gate, Patience, Wakeups};
 pub use life::Delivery;
 use life::{DEAD_PIPE, Life};
 pub(crate) use life::{End, Finished};
@@ -141,9 +142,19 @@ impl Connection {
         &self.values
     }
 
+    /// When its dial began.
+    pub(crate) fn dialled(&self) -> Instant {
+        self.dialled
+    }
+
     /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
     /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
+        let counts = self.manager.counts();
+        self.offer(message, timeout).inspect_err(|e| counts.sends_refused.add(e.status))
+    }
+
+    fn offer(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
         self.check_lives()?;
         self.pass(&mut message()?, timeout)
     }
@@ -154,6 +165,19 @@ impl Connection {
     /// # Safety
     /// The frames can be read and do not change until they are the caller's again.
     pub unsafe fn send_owned(
+        self: &Arc<Self>,
+        frames: &[*const [u8]],
+        release: Option<Release>,
+        timeout: Timeout,
+    ) -> Result<u64> {
+        let counts = self.manager.counts();
+        // SAFETY: the same contract.
+        unsafe { self.lend(frames, release, timeout) }.inspect_err(|e| counts.sends_refused.add(e.status))
+    }
+
+    /// # Safety
+    /// As for [`send_owned`](Self::send_owned).
+    unsafe fn lend(
         self: &Arc<Self>,
         frames: &[*const [u8]],
         release: Option<Release>,
@@ -186,12 +210,17 @@ impl Connection {
 
     fn pass(self: &Arc<Self>, message: &mut Message, timeout: Timeout) -> Result<u64> {
         let timeout = timeout.or(self.manager.send_timeout());
-        let mut deadline = None;
+        let (mut begun, mut waits) = (None, false);
         let result = self.gate.pass(message, |life| {
             // Only who must wait asks for the time.
-            let deadline = *deadline.get_or_insert_with(|| Instant::now() + timeout);
-            life.patience(timeout, deadline)
+            let begun = *begun.get_or_insert_with(Instant::now);
+            let patience = life.patience(timeout, begun + timeout);
+            waits |= matches!(patience, Patience::Until(_));
+            patience
         });
+        if let (Some(begun), true) = (begun, waits) {
+            self.manager.counts().waits.add(begun.elapsed());
+        }
         self.noticing_loss(result)
     }
 

@@ -50,6 +50,15 @@ fn events_come_in_order_and_an_empty_queue_does_not_wait_past_the_deadline() {
 }
 
 #[test]
+fn stalls_are_counted_whether_they_fit_or_not() {
+    let events = Events::new(2);
+    for kind in [EventKind::Stalled, EventKind::Recovered, EventKind::Stalled, EventKind::Stalled] {
+        events.push(Event::new(kind, ""));
+    }
+    assert_eq!((events.stalls(), events.dropped_total()), (3, 2));
+}
+
+#[test]
 fn an_overflow_stands_where_the_loss_was_and_counts_it() {
     use EventKind::{Overflow, Ready};
     let events = Events::new(2);

@@ -41,7 +41,7 @@ impl Manager {
                 let wait = wait.or(one_dial + Duration::from_millis(10));
                 let deadline = *deadline.get_or_insert(begun + wait);
                 if !wait.is_zero() {
-                    conn.wait_ready(deadline)?;
+                    conn.wait_ready(deadline).map_err(|e| self.with_next_step(endpoint, e))?;
                 }
                 Ok(conn.id())
             });
@@ -53,6 +53,15 @@ impl Manager {
             asker = Asker::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
             self.wait_for_step(endpoint, asker, deadline, &error)?;
+        }
+    }
+
+    /// The end of a connection, for a caller whose next call would dial: when that may be.
+    fn with_next_step(&self, endpoint: &Endpoint, error: Error) -> Error {
+        let ended = matches!(error.status, Status::ConnectFailed | Status::PeerLost);
+        match ended.then(|| self.sets().cache.next_step(endpoint)).flatten() {
+            Some(wait) => error.retry_after(wait),
+            None => error,
         }
     }
 
@@ -93,6 +102,10 @@ impl Manager {
 
     /// The live connection, or a new one that is being dialled.
     fn obtain(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
+        self.current_or_dialled(endpoint, asker).inspect_err(|e| self.counts.dials_refused.add(e.status))
+    }
+
+    fn current_or_dialled(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
         let process = Process::current()?;
         loop {
             let values = {
@@ -124,6 +137,7 @@ impl Manager {
                         (&engine.watcher, process.byte_budget().share()),
                     );
                     sets.cache.connected(&conn, options);
+                    sets.past.dials += 1;
                     self.registry.add(&conn);
                     // Under the lock: whoever ends it from now on closes a line that is watched.
                     engine.watcher.watch(line, monitor, conn.clone());
@@ -229,12 +243,13 @@ impl Manager {
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
         loop {
-            let conn = self.obtain(&endpoint, Asker::SendTo)?;
+            let conn = self.obtain(&endpoint, Asker::SendTo);
+            let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
             match conn.send(message, Timeout::After(left)) {
                 // Evicted between the two steps, it is there to be dialled again.
                 Err(e) if e.status == Status::Evicted => {}
-                result => return Ok((conn.id(), result?)),
+                sent => return Ok((conn.id(), sent.map_err(|e| self.with_next_step(&endpoint, e))?)),
             }
         }
     }

@@ -14,12 +14,13 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{Cache, Fence};
 use crate::connection::gate::Wakeups;
-use crate::connection::{Connection, End, Finished, Happening};
+use crate::connection::{Connection, Delivery, End, Finished, Happening};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
 use crate::lock::{Condvar, Mutex, MutexGuard};
+use crate::metrics::counts::{Counts, Past};
 use crate::nodes::{Nodes, Remains};
 use crate::options::{Key, Options, Reach, Values};
 use crate::process::Process;
@@ -60,6 +61,7 @@ pub struct Manager {
     events: Arc<Events>,
     registry: Arc<Registry>,
     send_timeout_ms: AtomicU64,
+    counts: Counts,
 }
 
 /// What the global lock guards.
@@ -69,6 +71,7 @@ pub(crate) struct Sets {
     pub(crate) nodes: Nodes,
     /// Ended connections whose endings are remembered, oldest first.
     endings: VecDeque<Arc<Connection>>,
+    pub(crate) past: Past,
     /// Why no connection is made any more.
     closed: Option<Status>,
 }
@@ -85,9 +88,11 @@ impl Manager {
                 cache: Cache::default(),
                 nodes: Nodes::new(),
                 endings: VecDeque::new(),
+                past: Past::default(),
                 closed: None,
             }),
             fenced: Condvar::new(),
+            counts: Counts::default(),
             gone: (Mutex::new(()), Condvar::new()),
         })
     }
@@ -99,6 +104,11 @@ impl Manager {
 
     pub(crate) fn events(&self) -> &Arc<Events> {
         &self.events
+    }
+
+    /// What is counted without the global lock.
+    pub(crate) fn counts(&self) -> &Counts {
+        &self.counts
     }
 
     /// The configured `send_timeout_ms`.
@@ -220,6 +230,8 @@ impl Manager {
         }
         let mut ended = Vec::with_capacity(marked.len());
         for (conn, finished, life) in marked {
+            let Delivery { accepted, acknowledged, .. } = finished.delivery;
+            sets.past.ended(finished.ending.status(), accepted, acknowledged, life.rescues());
             woken.push(life.close());
             sets.cache.ended(&conn, finished, &sets.values, (end.os_errno, &end.message));
             sets.endings.push_back(conn.clone());

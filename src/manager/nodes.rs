@@ -117,10 +117,11 @@ impl Manager {
     pub fn node_report_health(&self, node: NodeId, healthy: bool, reason: Option<&str>) -> Result<Option<Failure>> {
         let mut sets = self.open_sets()?;
         let limit = sets.values.count(Key::MaxFailures);
-        if !sets.nodes.report_health(node, healthy, limit)? {
+        let reason = reason.unwrap_or(NO_REASON);
+        if !sets.nodes.report_health(node, healthy, reason, limit)? {
             return Ok(None);
         }
-        let reason = format!("{limit} unhealthy reports in a row: {}", reason.unwrap_or(NO_REASON));
+        let reason = format!("{limit} unhealthy reports in a row: {reason}");
         let mut woken = Vec::new();
         let failure = self.fail_node(&mut sets, node, &reason, &mut woken)?;
         drop(sets);
@@ -157,6 +158,8 @@ impl Manager {
         woken: &mut Vec<Wakeups>,
     ) -> Result<Failure> {
         let mut failure = sets.nodes.fail(node, reason)?;
+        sets.past.nodes_failed += 1;
+        sets.past.requests_failed += failure.requests.len() as u64;
         let text = format!(
             "node {:?} (life {node}) failed: {}; open it again and register its endpoints in the new life",
             failure.name, failure.reason

@@ -53,7 +53,7 @@ fn a_life_that_is_over_refuses_every_call_and_says_why() {
     assert_eq!(status(nodes.remove_endpoints(old, &endpoints(0..1))), Status::NodeFailed);
     assert_eq!(status(nodes.track_request(old, 1, MANY)), Status::NodeFailed);
     assert_eq!(status(nodes.untrack_request(old, 1)), Status::NodeFailed);
-    assert_eq!(status(nodes.report_health(old, false, 1)), Status::NodeFailed);
+    assert_eq!(status(nodes.report_health(old, false, "", 1)), Status::NodeFailed);
     assert_eq!(status(nodes.fail(old, "again")), Status::NodeFailed);
     assert!(nodes.endpoints_of(old).is_empty());
 
@@ -192,7 +192,7 @@ fn only_unhealthy_reports_in_a_row_fail_a_node() {
     let mut nodes = Nodes::new();
     let node = open(&mut nodes, "n");
     for (healthy, fails) in [(false, false), (true, false), (false, false), (false, true), (false, true)] {
-        assert_eq!(nodes.report_health(node, healthy, 2).unwrap(), fails);
+        assert_eq!(nodes.report_health(node, healthy, "", 2).unwrap(), fails);
     }
     assert_eq!(nodes.info(node).unwrap().failures_in_row, 3);
 }

@@ -27,8 +27,15 @@ pub enum Value {
 pub struct Values([Value; COUNT]);
 
 /// Some settings that were given explicitly.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options([Option<Value>; COUNT]);
+
+/// None was given.
+impl Default for Options {
+    fn default() -> Options {
+        Options([const { None }; COUNT])
+    }
+}
 
 /// What the loss of endpoints does to their node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -286,8 +286,13 @@ impl<T: Send + 'static> Waiting<T> {
 
     /// These and those.
     pub fn and(mut self, others: Waiting<T>) -> Waiting<T> {
-        self.threads.extend(others.threads);
+        self.add(others);
         self
+    }
+
+    /// Those as well.
+    pub fn add(&mut self, others: Waiting<T>) {
+        self.threads.extend(others.threads);
     }
 
     /// What the calls returned, all of them at the latest `limit` after `since`; the machine's load is excused.

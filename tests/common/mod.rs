@@ -14,6 +14,9 @@ pub mod peer;
 pub mod peer_main;
 pub mod probe;
 pub mod process;
+pub mod random;
+pub mod raw_peer;
+pub mod tcp_view;
 pub mod traffic;
 pub mod wrong_peer;
 
@@ -24,6 +27,9 @@ pub use peer::{Message, Peer, PeerOptions, Received};
 pub use probe::{
     Descriptors, descriptors_at_rest, held_descriptors, open_descriptors, processor_time, resident_bytes, threads,
 };
+pub use random::Random;
+pub use raw_peer::RawPeer;
+pub use tcp_view::TcpView;
 pub use traffic::{TcpTraffic, tcp_traffic};
 pub use wrong_peer::{ClosedPort, WrongPeer, closed_port};
 

@@ -9,7 +9,7 @@
 //! ```
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, TcpListener};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -89,6 +89,15 @@ impl Namespace {
         self.forward("1");
     }
 
+    /// Lets no more than that through to the peer, in megabits a second.
+    #[track_caller]
+    pub fn narrow(&self, megabits: u32) {
+        let rate = format!("{megabits}mbit");
+        let words =
+            ["qdisc", "replace", "dev", "inner", "root", "tbf", "rate", &rate, "burst", "64kb", "latency", "50ms"];
+        try_tool("tc", Some(&self.router), &words).unwrap_or_else(|error| panic!("tc {}: {error}", words.join(" ")));
+    }
+
     fn forward(&self, value: &'static str) {
         within_namespace(&self.router, move || std::fs::write("/proc/sys/net/ipv4/ip_forward", value))
             .expect("entering the router's namespace")
@@ -103,11 +112,28 @@ impl Namespace {
         Peer::start(options, Some(self.inside.clone()))
     }
 
+    /// Whether a link can be made narrow here (`narrow`); the reason when it cannot.
+    pub fn narrow_available() -> Result<(), String> {
+        Namespace::available()?;
+        let place = in_new_namespace(|own| own).map_err(|error| error.to_string())?;
+        let words = ["qdisc", "add", "dev", "lo", "root", "tbf", "rate", "1mbit", "burst", "64kb", "latency", "50ms"];
+        try_tool("tc", Some(&place), &words).map_err(|error| format!("tc has no tbf here: {error}"))
+    }
+
     /// A wrong peer inside, see `WrongPeer::start`.
     #[track_caller]
     pub fn wrong_peer(&self, mode: &str) -> WrongPeer {
         let bind = format!("{}:0", self.there);
         WrongPeer::start(mode, &bind, Some(self.inside.clone()))
+    }
+
+    /// A listener inside, for a thread of the test to be the peer.
+    #[track_caller]
+    pub fn listener(&self) -> TcpListener {
+        let there = self.there;
+        within_namespace(&self.inside, move || TcpListener::bind((there, 0)))
+            .expect("entering the namespace")
+            .expect("a port inside")
     }
 
     /// The address of the test's side.
@@ -208,8 +234,13 @@ fn ip(namespace: Option<&Arc<OwnedFd>>, arguments: &str) {
 }
 
 fn try_ip(namespace: Option<&Arc<OwnedFd>>, arguments: &[&str]) -> Result<(), String> {
+    try_tool("ip", namespace, arguments)
+}
+
+/// Runs a tool of iproute2.
+fn try_tool(tool: &str, namespace: Option<&Arc<OwnedFd>>, arguments: &[&str]) -> Result<(), String> {
     let path = std::env::var("PATH").unwrap_or_default();
-    let mut command = Command::new("ip");
+    let mut command = Command::new(tool);
     command.args(arguments).env("PATH", format!("{path}:/usr/sbin:/sbin")).stdin(Stdio::null());
     if let Some(namespace) = namespace {
         enter_namespace(&mut command, namespace.clone());

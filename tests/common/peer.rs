@@ -24,6 +24,8 @@ pub struct PeerOptions {
     pub rcvbuf: i32,
     /// Wait after each message: a slow reader.
     pub delay: Duration,
+    /// How often it sends PINGs (ZMQ_HEARTBEAT_IVL), which our libzmq answers; zero is never.
+    pub heartbeat: Duration,
     /// Keep every message for `messages()`. Off for high rates.
     pub log: bool,
     /// Begin without reading, until `resume_reading`. libzmq goes on filling its buffers and answers PINGs.
@@ -42,6 +44,7 @@ impl Default for PeerOptions {
             rcvhwm: 1000,
             rcvbuf: 0,
             delay: Duration::ZERO,
+            heartbeat: Duration::ZERO,
             log: true,
             paused: false,
             curve_secret: None,
@@ -96,13 +99,14 @@ impl Peer {
     pub fn start(options: PeerOptions, namespace: Option<Arc<OwnedFd>>) -> Peer {
         let process = Process::start("pull", namespace.clone());
         let answer = process.ask(&format!(
-            "listen {} {} {} {} {} {} {} {} {}",
+            "listen {} {} {} {} {} {} {} {} {} {}",
             options.socket,
             options.bind,
             options.endpoints,
             options.rcvhwm,
             options.rcvbuf,
             options.delay.as_micros(),
+            options.heartbeat.as_millis(),
             u8::from(options.log),
             u8::from(options.paused),
             options.curve_secret.as_deref().unwrap_or("-"),

@@ -23,12 +23,17 @@ pub fn entry() -> String {
 #[test]
 #[ignore = "an entry for the peers that other tests start"]
 fn this_is_the_process_of_a_peer() {
-    let Ok(role) = std::env::var(ROLE) else {
-        return;
-    };
+    if let Ok(role) = std::env::var(ROLE) {
+        play(&role);
+    }
+}
+
+/// Is that peer, to the process's end.
+pub fn play(role: &str) -> ! {
     let control = Control::new();
-    match role.as_str() {
+    match role {
         "pull" => Pull::run(control),
+        "raw" => super::raw_peer::run(control),
         "tcp" => super::wrong_peer::run(control),
         _ => panic!("no peer plays the role {role}"),
     }
@@ -109,6 +114,7 @@ struct Pull {
     count: usize,
     rcvhwm: c_int,
     rcvbuf: c_int,
+    heartbeat: c_int,
     curve_secret: Option<CString>,
     endpoints: Vec<String>,
     delay: Duration,
@@ -127,7 +133,8 @@ struct Pull {
 impl Pull {
     fn run(mut control: Control) {
         let words = control.command();
-        let [listen, socket, bind, endpoints, rcvhwm, rcvbuf, delay, log, paused, secret] = &words[..] else {
+        let [listen, socket, bind, endpoints, rcvhwm, rcvbuf, delay, heartbeat, log, paused, secret] = &words[..]
+        else {
             return control.error(&format!("not a listen command: {words:?}"));
         };
         assert_eq!(listen, "listen");
@@ -147,6 +154,7 @@ impl Pull {
             count: endpoints.parse().expect("a number"),
             rcvhwm: int(rcvhwm),
             rcvbuf: int(rcvbuf),
+            heartbeat: int(heartbeat),
             curve_secret: (secret != "-").then(|| CString::new(secret.as_str()).expect("a key")),
             endpoints: Vec::new(),
             delay: Duration::from_micros(delay.parse().expect("a number")),
@@ -183,6 +191,11 @@ impl Pull {
         }
         if self.rcvbuf > 0 {
             self.set(zmq_sys::ZMQ_RCVBUF as c_int, self.rcvbuf);
+        }
+        if self.heartbeat > 0 {
+            self.set(zmq_sys::ZMQ_HEARTBEAT_IVL as c_int, self.heartbeat);
+            // A peer that was stopped must not find its own heartbeats overdue.
+            self.set(zmq_sys::ZMQ_HEARTBEAT_TIMEOUT as c_int, 600_000);
         }
         if let Some(secret) = self.curve_secret.clone() {
             self.set(zmq_sys::ZMQ_CURVE_SERVER as c_int, 1);

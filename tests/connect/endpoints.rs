@@ -78,10 +78,22 @@ fn ipc_works_by_path_and_by_abstract_name() {
 }
 
 #[test]
-fn an_ipc_path_where_nothing_listens_is_refused_at_once() {
+fn an_ipc_path_where_nothing_listens_is_refused_at_once_and_the_errno_says_why() {
     let engine = Engine::new();
-    let dial = || refused(engine.connect("ipc:///nonexistent/kvconn/rank-0", LIMIT), Status::ConnectFailed);
-    within(ms(1000), "a refused dial", dial);
+    // A file of a socket whose listener is gone.
+    let left = std::env::temp_dir().join(format!("kvconn-left-{}", std::process::id()));
+    drop(std::os::unix::net::UnixListener::bind(&left).expect("a listener"));
+    for (path, errno) in [
+        ("/nonexistent/kvconn/rank-0", libc::ENOENT),
+        ("/dev/null/rank-0", libc::ENOTDIR),
+        (left.to_str().expect("plain text"), libc::ECONNREFUSED),
+        ("@kvconn-nobody", libc::ECONNREFUSED),
+    ] {
+        let dial = || refused(engine.connect(&format!("ipc://{path}"), LIMIT), Status::ConnectFailed);
+        let error = within(ms(1000), "a refused dial", dial);
+        assert_eq!(error.os_errno, errno, "{path}: {error:?}");
+    }
+    std::fs::remove_file(&left).expect("the file");
 }
 
 /// Scenario 18, the second half, and more of the kind. Each call refuses it, says why, and dials nothing.

@@ -28,12 +28,24 @@ fn inside_a_step_calls_say_at_once_why_the_last_dial_failed_and_when_to_come_bac
     let engine = Engine::with(&[("backoff_ms", "10000"), ("backoff_max_ms", "10000")]);
     let failed = refused(engine.connect(&port.endpoint(), LIMIT), Status::ConnectFailed);
     assert_eq!(failed.os_errno, libc::ECONNREFUSED);
+    let told = failed.retry_after.expect("the failure itself tells when to come back");
+    assert!(told > ms(8000) && told <= ms(12_500), "{told:?}");
     let error = backing_off(&engine, &port.endpoint());
     assert_eq!((error.os_errno, error.endpoint.as_str()), (libc::ECONNREFUSED, port.endpoint().as_str()));
     assert!(error.message.contains(&failed.message), "{} lacks {}", error.message, failed.message);
     let wait = error.retry_after.unwrap();
     assert!(wait > ms(8000) && wait <= ms(12_500), "a step of 10 s and up to a quarter more: {wait:?}");
     assert!(engine.connections().is_empty());
+}
+
+#[test]
+fn a_send_that_dialled_in_vain_says_when_to_come_back() {
+    let port = closed_port();
+    let engine = Engine::with(&[("backoff_ms", "10000"), ("backoff_max_ms", "10000")]);
+    let error = refused(engine.send_to(&port.endpoint(), &[b"x"], LIMIT), Status::ConnectFailed);
+    let told = error.retry_after.expect("when to come back");
+    assert!(told > ms(8000) && told <= ms(12_500), "{told:?}");
+    assert!(backing_off(&engine, &port.endpoint()).retry_after <= Some(told));
 }
 
 #[test]

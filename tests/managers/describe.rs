@@ -102,7 +102,7 @@ fn memory_file() -> File {
     }
 }
 
-fn dumped() -> String {
+pub fn dumped() -> String {
     let mut file = memory_file();
     dump(file.as_raw_fd()).expect("a descriptor that can be written");
     let mut text = String::new();

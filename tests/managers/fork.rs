@@ -159,6 +159,7 @@ fn forking_a_busy_process_harms_neither_stress() {
         scope.spawn(|| {
             while running() {
                 engine.describe();
+                engine.metrics_text().expect("a text");
                 engine.connections().into_iter().for_each(|conn| _ = connection(conn).info());
             }
         });
@@ -170,6 +171,10 @@ fn forking_a_busy_process_harms_neither_stress() {
                 let conn = own.ready(endpoints[1]);
                 send(&conn, &[b"child"], ms(5000)).expect("sent");
                 own.describe();
+                // Its numbers are its own: the parent's dials are not among them.
+                let text = own.metrics_text().expect("a text");
+                assert!(text.contains(&format!("kvconn_dials_total{{manager=\"{}\"}} 1\n", own.id())), "{text}");
+                assert!(text.ends_with("# EOF\n"));
                 drop(own.handle_failure(node, Some("x")).expect("live"));
             });
         }

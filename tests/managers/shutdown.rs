@@ -6,6 +6,7 @@ use kvconn::error::Status;
 use kvconn::ids::ManagerId;
 use kvconn::process::Process;
 
+use super::describe::dumped;
 use crate::common::engine::{
     LARGE, Waiting, after, message, narrow_peer, options, refused, status_of, wait_waiting, waiting_senders,
 };
@@ -93,6 +94,23 @@ fn what_was_accepted_is_flushed() {
 }
 
 /// Managers are created while another thread shuts down: none is left open.
+/// A debugger asks when something hangs, and that may be the shutdown.
+#[test]
+fn a_dump_tells_what_is_left_also_after_the_shutdown() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let peer = Peer::any();
+    let engine = Engine::new();
+    engine.ready(peer.endpoint());
+    Process::current().expect("a process").shutdown(after(LONG)).expect("nothing to wait for");
+    let text = dumped();
+    assert!(text.lines().next().is_some_and(|line| line.ends_with("shut down")), "{text}");
+    assert!(text.contains("manager 0: ") && text.contains(&format!("manager {}: ", engine.id())), "{text}");
+    assert!(text.contains("not connected; fenced by"), "{text}");
+    assert_eq!(status_of(&Process::current()), Status::Shutdown);
+}
+
 #[test]
 fn no_manager_escapes() {
     if OwnProcess::new(test_name!()).parent() {

@@ -8,7 +8,7 @@ use kvconn::connection::Connection;
 use kvconn::error::{Result, Status};
 use kvconn::events::EventKind;
 
-use crate::common::engine::{LARGE, Waiting, narrow_peer, refused, send, status_of, wait_waiting};
+use crate::common::engine::{LARGE, Waiting, narrow_peer, refused, send, status_of};
 use crate::common::load::Stopwatch;
 use crate::common::{Engine, Peer, PeerOptions, ms};
 
@@ -85,16 +85,20 @@ fn a_short_deadline_beside_it_fails_nobody_elses_send() {
         peer.stop();
         while status_of(&send(&conn, &[LARGE], ms(5))) == Status::Ok {}
         let first = hasty_first.then(|| hasty(&conn));
-        // The kernel may still take some: until two have to wait.
         let mut patients = patient(&conn);
-        while conn.info().waiting < 2 {
-            patients = patients.and(patient(&conn));
-            std::thread::sleep(ms(5));
-        }
+        // The kernel may still take some, and then libzmq has room for two at once: until so many have to wait.
+        let mut until_waiting = |count| {
+            while conn.info().waiting < count {
+                patients.add(patient(&conn));
+                std::thread::sleep(ms(5));
+            }
+        };
+        // The hasty one may be among them now.
+        until_waiting(if hasty_first { 3 } else { 2 });
         let hasty = first.unwrap_or_else(|| hasty(&conn));
         // The peer pauses 200 ms.
         std::thread::sleep(ms(200));
-        wait_waiting(&conn, 2, LONG);
+        until_waiting(2);
         peer.resume();
         for result in patients.return_within(LONG, Instant::now()) {
             result.unwrap_or_else(|error| panic!("a sender with half a minute: {error:?}"));

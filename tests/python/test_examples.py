@@ -72,6 +72,12 @@ def test_the_c_quickstart_says_why_nothing_was_accepted(example, nobody):
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr
 
 
+def test_the_python_quickstart_without_an_endpoint_says_how_it_is_used(lib):
+    result = run(sys.executable, ROOT / "examples_python" / "quickstart.py", PYTHONPATH=str(ROOT / "python"))
+    assert (result.returncode, result.stdout) == (1, "")
+    assert result.stderr.startswith("usage: quickstart.py ENDPOINT")
+
+
 def test_the_python_quickstart_reports_the_failed_request(lib, nobody):
     result = python_quickstart(nobody)
     assert (result.returncode, result.stdout) == (1, "")
@@ -100,6 +106,26 @@ def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, 
         loop.kill()
         loop.wait()
         loop.stdout.close()
+
+
+# ---- Embedding -------------------------------------------------------------------------------------------------------
+
+
+def test_an_embedding_of_100_mb_is_lent_flushed_and_given_back(example, peer):
+    receiver = peer()
+    result = run(example("embedding"), address(receiver))
+    assert (result.returncode, result.stderr) == (0, "")
+    steps = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
+    assert sorted(step for _, step, _ in steps) == ["ACCEPTED", "FLUSHED", "RELEASED"]
+    assert "message 1 of connection" in result.stdout and "was acknowledged" in result.stdout
+    receiver.expect(1)
+    assert receiver.report()["bytes"] == 100_000_006
+
+
+def test_an_embedding_for_nobody_is_not_lent(example, nobody):
+    result = run(example("embedding"), nobody)
+    assert (result.returncode, result.stdout) == (1, "")
+    assert "(KVCONN_CONNECT_FAILED)" in result.stderr
 
 
 # ---- The demo --------------------------------------------------------------------------------------------------------

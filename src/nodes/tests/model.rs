@@ -178,7 +178,7 @@ fn apply(nodes: &mut Nodes, model: &mut Model, call: &Call) {
         }
         Call::Health(index, healthy) => {
             let Some(node) = pick(index, model) else { return };
-            let result = nodes.report_health(node, *healthy, MAX_FAILURES);
+            let result = nodes.report_health(node, *healthy, "", MAX_FAILURES);
             assert_eq!(status(&result), model.status(node));
             let Ok(fails) = result else { return };
             let life = model.lives.get_mut(&node).unwrap();

@@ -1,0 +1,268 @@
+//! A PULL peer without libzmq, in its own process: it speaks ZMTP 3 itself, so that it knows what its kernel has and
+//! nothing lies between. It takes every message's first frame for a number and remembers which it has got whole.
+
+use std::collections::BTreeMap;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+use super::peer_main::Control;
+use super::process::Process;
+
+/// The peer's process; dropping it kills it.
+pub struct RawPeer {
+    process: Process,
+    address: SocketAddr,
+}
+
+/// What the peer has.
+#[derive(Clone, Debug, Default)]
+pub struct Numbers {
+    /// Connections that are open.
+    pub open: u64,
+    /// How often each message came.
+    pub times: BTreeMap<u64, u64>,
+}
+
+impl RawPeer {
+    /// On any free port of that address of loopback, or on that port.
+    #[track_caller]
+    pub fn bind(address: &str) -> RawPeer {
+        let process = Process::start("raw", None);
+        let answer = process.ask(&format!("listen {address}"));
+        RawPeer { process, address: answer.parse().expect("an address") }
+    }
+
+    pub fn endpoint(&self) -> String {
+        format!("tcp://{}", self.address)
+    }
+
+    /// SIGKILL, and another process takes the port.
+    #[track_caller]
+    pub fn succeed(self) -> RawPeer {
+        self.process.kill();
+        RawPeer::bind(&self.address.to_string())
+    }
+
+    /// SIGKILL; the process is gone when this returns.
+    pub fn kill(&self) {
+        self.process.kill();
+    }
+
+    /// SIGSTOP.
+    #[track_caller]
+    pub fn stop(&self) {
+        self.process.stop();
+    }
+
+    /// SIGCONT.
+    #[track_caller]
+    pub fn resume(&self) {
+        self.process.resume();
+    }
+
+    /// Does not read any more; its kernel does, until it is full.
+    #[track_caller]
+    pub fn pause_reading(&self) {
+        self.process.ask("pause");
+    }
+
+    #[track_caller]
+    pub fn resume_reading(&self) {
+        self.process.ask("read");
+    }
+
+    /// Ends every connection in order: says so (FIN), and reads on until the other side has closed as well.
+    #[track_caller]
+    pub fn finish(&self) {
+        self.process.ask("finish");
+    }
+
+    /// Reads everything its kernel has, and closes. What comes in between makes the kernel send RST instead of FIN.
+    #[track_caller]
+    pub fn close(&self) {
+        self.process.ask("close");
+    }
+
+    #[track_caller]
+    pub fn numbers(&self) -> Numbers {
+        let answer = self.process.ask("report");
+        let mut words = answer.split(' ');
+        let mut number = || words.next().map(|word| word.parse().expect("a number"));
+        let mut numbers = Numbers { open: number().expect("how many are open"), times: BTreeMap::new() };
+        while let (Some(first), Some(last), Some(times)) = (number(), number(), number()) {
+            numbers.times.extend((first..=last).map(|message| (message, times)));
+        }
+        numbers
+    }
+
+    /// Waits until the messages are there as `condition` wants them.
+    #[track_caller]
+    pub fn wait_for(&self, what: &str, deadline: Duration, condition: impl Fn(&Numbers) -> bool) -> Numbers {
+        let mut numbers = Numbers::default();
+        super::wait_until(what, deadline, || {
+            numbers = self.numbers();
+            condition(&numbers)
+        });
+        numbers
+    }
+}
+
+/// The child's side.
+pub fn run(mut control: Control) {
+    let words = control.command();
+    let address: SocketAddr = words[1].parse().expect("an address");
+    let listener = match TcpListener::bind(address) {
+        Ok(listener) => listener,
+        Err(error) => return control.error(&format!("binding {address}: {error}")),
+    };
+    listener.set_nonblocking(true).expect("non-blocking");
+    control.ok(&listener.local_addr().expect("bound").to_string());
+    let (mut visitors, mut times, mut reading) = (Vec::<Visitor>::new(), BTreeMap::new(), true);
+    loop {
+        let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut items = vec![readable(Control::DESCRIPTOR), readable(listener.as_raw_fd())];
+        if reading {
+            items.extend(visitors.iter().map(|visitor| readable(visitor.stream.as_raw_fd())));
+        }
+        // SAFETY: the items are an initialised array of that length.
+        unsafe { libc::poll(items.as_mut_ptr(), items.len() as libc::nfds_t, -1) };
+        while let Ok((stream, _)) = listener.accept() {
+            visitors.push(Visitor::greet(stream));
+        }
+        if reading {
+            visitors.retain_mut(|visitor| visitor.read(&mut times));
+        }
+        if items[0].revents == 0 {
+            continue;
+        }
+        match control.command()[0].as_str() {
+            "pause" => reading = false,
+            "read" => reading = true,
+            "finish" => {
+                reading = true;
+                for visitor in &visitors {
+                    // Fails where the other side has gone already.
+                    visitor.stream.shutdown(Shutdown::Write).ok();
+                }
+            }
+            "close" => {
+                visitors.retain_mut(|visitor| visitor.read(&mut times));
+                visitors.clear();
+            }
+            "report" => {
+                control.ok(&report(visitors.len(), &times));
+                continue;
+            }
+            other => {
+                control.error(&format!("a raw peer knows no command {other}"));
+                continue;
+            }
+        }
+        control.ok("");
+    }
+}
+
+/// How many are open; then first, last and times for each run of messages.
+fn report(open: usize, times: &BTreeMap<u64, u64>) -> String {
+    let mut runs: Vec<(u64, u64, u64)> = Vec::new();
+    for (&number, &times) in times {
+        match runs.last_mut() {
+            Some((_, last, same)) if *last + 1 == number && *same == times => *last = number,
+            _ => runs.push((number, number, times)),
+        }
+    }
+    let runs = runs.iter().map(|(first, last, times)| format!(" {first} {last} {times}"));
+    format!("{open}{}", runs.collect::<String>())
+}
+
+/// One connection: its handshake, and where in the stream of frames it is.
+struct Visitor {
+    stream: TcpStream,
+    /// Bytes of the other side's greeting that are to come.
+    greeting: usize,
+    header: Vec<u8>,
+    /// The frame that is being read: its flags, and bytes that are to come.
+    frame: Option<(u8, u64)>,
+    /// The beginning of the message's first frame, and whether that frame is complete.
+    number: Vec<u8>,
+    numbered: bool,
+}
+
+impl Visitor {
+    fn greet(mut stream: TcpStream) -> Visitor {
+        let mut greeting = [0; 64];
+        greeting[0] = 0xff;
+        greeting[9..12].copy_from_slice(&[0x7f, 3, 0]);
+        greeting[12..16].copy_from_slice(b"NULL");
+        let ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
+        stream.write_all(&greeting).and_then(|()| stream.write_all(ready)).ok();
+        stream.set_nonblocking(true).expect("non-blocking");
+        Visitor { stream, greeting: 64, header: Vec::new(), frame: None, number: Vec::new(), numbered: false }
+    }
+
+    /// Reads what its kernel has; false when the connection is over.
+    fn read(&mut self, times: &mut BTreeMap<u64, u64>) -> bool {
+        let mut buffer = [0; 65536];
+        loop {
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(count) => self.take(&buffer[..count], times),
+                Err(error) => return error.kind() == ErrorKind::WouldBlock,
+            }
+        }
+    }
+
+    fn take(&mut self, mut bytes: &[u8], times: &mut BTreeMap<u64, u64>) {
+        let greeting = self.greeting.min(bytes.len());
+        self.greeting -= greeting;
+        bytes = &bytes[greeting..];
+        while !bytes.is_empty() {
+            let Some((flags, left)) = &mut self.frame else {
+                self.header.push(bytes[0]);
+                bytes = &bytes[1..];
+                self.frame = header(&self.header);
+                if self.frame.is_some_and(|(_, length)| length == 0) {
+                    self.frame_ends(times);
+                }
+                continue;
+            };
+            let taken = (*left).min(bytes.len() as u64) as usize;
+            if *flags & COMMAND == 0 && !self.numbered {
+                let missing = 8 - self.number.len();
+                self.number.extend(&bytes[..taken.min(missing)]);
+            }
+            *left -= taken as u64;
+            let over = *left == 0;
+            bytes = &bytes[taken..];
+            if over {
+                self.frame_ends(times);
+            }
+        }
+    }
+
+    fn frame_ends(&mut self, times: &mut BTreeMap<u64, u64>) {
+        self.header.clear();
+        let Some((flags, _)) = self.frame.take().filter(|(flags, _)| flags & COMMAND == 0) else { return };
+        self.numbered = flags & MORE != 0;
+        if !self.numbered {
+            let number = std::mem::take(&mut self.number);
+            let number = u64::from_le_bytes(number.try_into().expect("a first frame of eight bytes or more"));
+            *times.entry(number).or_default() += 1;
+        }
+    }
+}
+
+const MORE: u8 = 1;
+const LONG: u8 = 2;
+const COMMAND: u8 = 4;
+
+/// The flags and the length of a frame, once its header is complete.
+fn header(bytes: &[u8]) -> Option<(u8, u64)> {
+    match bytes {
+        [flags, length] if flags & LONG == 0 => Some((*flags, u64::from(*length))),
+        [flags, length @ ..] => Some((*flags, u64::from_be_bytes(length.try_into().ok()?))),
+        [] => None,
+    }
+}
