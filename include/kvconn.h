@@ -942,9 +942,9 @@ kvconn_status_t kvconn_flush(kvconn_conn_t conn,
  *
  * A batch sends one message to each of many ranks with one call, on the caller's thread and under one deadline: a rank that is
  * full or not there yet does not delay the others. Each item is as if sent by kvconn_send: accepted whole or not at all,
- * with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one finds no room in
- * time, those behind it are not tried, so that nothing overtakes it. Frames that several items have in common (the same data and
- * size) are copied once.
+ * with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one is refused (for
+ * want of room, say), those behind it get the same status untried, so that nothing overtakes it. An item that cannot be tried
+ * (KVCONN_INVALID, no memory) holds up no other. Frames that several items have in common (the same data and size) are copied once.
  *
  *     kvconn_batch_item_t items[RANKS] = {0};
  *     for (int i = 0; i < RANKS; i++) {
@@ -1029,7 +1029,8 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
  * It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
  * function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
  * call, and kvconn_disconnect_all, kvconn_manager_destroy and kvconn_shutdown do not wait for buffers. In a forked child it is not
- * called. It must return: a C++ exception or a longjmp out of it ends the process.
+ * called. It must return: a C++ exception out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp
+ * out of it is undefined.
  */
 typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data);
 
@@ -1624,8 +1625,8 @@ kvconn_status_t kvconn_dump(int fd,
  * file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
  *
  * The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
- * it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception or a longjmp
- * out of it ends the process.
+ * it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception out
+ * of it, or pthread_exit, stops the thread, and no line comes any more; a longjmp out of it is undefined.
  *
  * @param function  the function; NULL to be silent again.
  * @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.

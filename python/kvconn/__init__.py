@@ -9,6 +9,7 @@ the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
     kvconn.send(conn, [b"room", b"17"])
 """
 
+import contextlib
 import ctypes
 from array import array
 from ctypes import byref
@@ -165,12 +166,16 @@ def find(endpoint, manager=DEFAULT):
 # ---- Messages --------------------------------------------------------------------------------------------------------
 
 
-def _packed(frames):
-    """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
+def _views(frames):
+    """Views of the frames, because a bytearray that is viewed keeps its size, and an iterator is read only once."""
     if isinstance(frames, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"frames must be a list of bytes, not {type(frames).__name__}: write [frame] for a single one")
-    # Views, because a bytearray that is viewed keeps its size, and an iterator is read only once.
-    views = [_view(frame) for frame in frames]
+    return [_view(frame) for frame in frames]
+
+
+def _packed(frames):
+    """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
+    views = _views(frames)
     # An array raises where a size does not fit in 32 bits; ctypes would cut it.
     sizes = array("I", [view.nbytes for view in views])
     return b"".join(views), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
@@ -194,6 +199,35 @@ def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     places = byref(conn), byref(sequence)
     _call("kvconn_send_packed_to", manager, _text(endpoint), *_packed(frames), timeout_ms, *places)
     return conn.value, sequence.value
+
+
+class Sent(NamedTuple):
+    """What became of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its exception."""
+
+    status: int
+    sequence: int
+
+
+def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
+
+    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted: it
+    is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
+    several items is copied once.
+    """
+    items = [(conn, _views(frames)) for conn, frames in items]
+    given, partial = (_ffi.kvconn_batch_item_t * len(items))(), None
+    with contextlib.ExitStack() as held:
+        for slot, (conn, frames) in zip(given, items):
+            loan = _lent.Loan(frames)  # shows where the bytes are, until the call has copied them
+            held.callback(loan.give_back)
+            slot.conn, slot.frame_count = conn, len(frames)
+            slot.frames = (_ffi.kvconn_frame_t * len(frames))(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
+        try:
+            _call("kvconn_send_batch", given, len(given), timeout_ms)
+        except STATUSES[-16] as error:
+            partial = error
+    return [Sent(slot.status, slot.sequence) for slot in given], partial
 
 
 def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
@@ -231,44 +265,6 @@ def _released(conn):
 
 
 _loans = _lent.Lent(_released)
-
-
-class Sent(NamedTuple):
-    """What became of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its exception."""
-
-    status: int
-    sequence: int
-
-
-def _frames_of(message, places):
-    """The frames as an array of kvconn_frame_t. `places` keeps where each object's bytes are: one object, one place."""
-    array = (_ffi.kvconn_frame_t * len(message))()
-    for slot, frame in zip(array, message):
-        if id(frame) not in places:
-            data = frame if isinstance(frame, bytes) else memoryview(frame).tobytes()
-            places[id(frame)] = frame, data, ctypes.cast(ctypes.c_char_p(data), ctypes.c_void_p), len(data)
-        _, _, slot.data, slot.size = places[id(frame)]
-    return array
-
-
-def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
-    """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
-
-    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted: it
-    is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
-    several items is copied once.
-    """
-    items, places = list(items), {}
-    messages = [_frames_of(frames, places) for _, frames in items]
-    given = (_ffi.kvconn_batch_item_t * len(items))()
-    for slot, (conn, _), frames in zip(given, items, messages):
-        slot.conn, slot.frames, slot.frame_count = conn, frames, len(frames)
-    partial = None
-    try:
-        _call("kvconn_send_batch", given, len(given), timeout_ms)
-    except Partial as error:  # noqa: F821: made from the table
-        partial = error
-    return [Sent(slot.status, slot.sequence) for slot in given], partial
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):

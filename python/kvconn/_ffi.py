@@ -195,12 +195,12 @@ FUNCTIONS = {
         [manager_t, c_char_p, c_void_p, _sizes, c_size_t, c_int64, POINTER(conn_t), POINTER(c_uint64), _error],
     ),
     "kvconn_flush": (status_t, [conn_t, c_uint64, c_int64, POINTER(c_uint64), _error]),
+    "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
     "kvconn_send_owned": (
         status_t,
         [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],
     ),
     "kvconn_wait_released": (status_t, [conn_t, c_uint64, c_int64, _error]),
-    "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
     "kvconn_node_open": (status_t, [manager_t, c_char_p, POINTER(node_t), POINTER(c_int32), _error]),
     "kvconn_node_find": (status_t, [manager_t, c_char_p, POINTER(node_t), _error]),
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),

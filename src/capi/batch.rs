@@ -2,9 +2,9 @@
 //!
 //! A batch sends one message to each of many ranks with one call, on the caller's thread and under one deadline: a rank that is
 //! full or not there yet does not delay the others. Each item is as if sent by kvconn_send: accepted whole or not at all,
-//! with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one finds no room in
-//! time, those behind it are not tried, so that nothing overtakes it. Frames that several items have in common (the same data and
-//! size) are copied once.
+//! with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one is refused (for
+//! want of room, say), those behind it get the same status untried, so that nothing overtakes it. An item that cannot be tried
+//! (KVCONN_INVALID, no memory) holds up no other. Frames that several items have in common (the same data and size) are copied once.
 //!
 //! ```c
 //! kvconn_batch_item_t items[RANKS] = {0};

@@ -4,12 +4,14 @@
 //! wait serves all of them ([`errands`]). So nothing is copied while this thread stands in a queue that others stand
 //! in, too.
 
+use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::Connection;
+use super::gate::Patience;
 use super::gate::errands::{self, Errand};
+use super::{Connection, Life};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::manager::Timeout;
@@ -20,16 +22,19 @@ use crate::wake::Alarm;
 /// The most messages one batch takes. It keeps an absurd count from being an allocation.
 pub const MAX_BATCH: usize = 65_536;
 
-/// What waits for one connection, with the places in the batch.
+/// What must wait at one connection.
 struct Lane {
     conn: Arc<Connection>,
+    /// With their places in the batch.
     items: VecDeque<(usize, Message)>,
+    /// The first of them has waited.
+    waited: Cell<bool>,
 }
 
 impl Process {
     /// Sends each message on its connection, and returns what became of each: its sequence, or why it was not accepted.
     /// Connection 0 is skipped, with sequence 0. What is for one connection is accepted in the order given. A message
-    /// that finds no room in time takes those behind it with it: nothing may overtake it.
+    /// that was tried and refused takes those behind it with it: nothing may overtake it.
     pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
     where
         M: FnOnce(&mut Copies) -> Result<Message>,
@@ -38,26 +43,36 @@ impl Process {
         let mut copies = Copies::default();
         let mut results = vec![Ok(0); items.len()];
         let mut lanes: Vec<Lane> = Vec::new();
-        let mut lane_of = HashMap::new();
+        // What is before the next message of a connection: a lane to wait in, or a refusal.
+        let mut before: HashMap<ConnId, Result<usize>> = HashMap::new();
         for (place, (id, message)) in items.enumerate() {
             if id == ConnId::NONE {
                 continue;
             }
-            let (conn, mut message) = match self.prepare(id, || message(&mut copies)) {
-                Ok(prepared) => prepared,
+            let conn = match self.connection(id) {
+                Ok(conn) => conn,
                 Err(error) => {
                     results[place] = Err(error);
                     continue;
                 }
             };
-            if let Some(lane) = lane_of.get(&id) {
-                let lane: &mut Lane = &mut lanes[*lane];
-                lane.items.push_back((place, message));
-            } else if let Some(result) = conn.gate.try_pass(&mut message) {
-                results[place] = conn.counted(conn.noticing_loss(result));
-            } else {
-                lane_of.insert(id, lanes.len());
-                lanes.push(Lane { conn, items: VecDeque::from([(place, message)]) });
+            let before_it = before.get(&id).cloned().transpose();
+            let prepared = before_it.and_then(|lane| Ok((lane, conn.prepare(|| message(&mut copies))?)));
+            match prepared {
+                Err(error) => results[place] = conn.concluded(Err(error)),
+                Ok((Some(lane), message)) => lanes[lane].items.push_back((place, message)),
+                Ok((None, mut message)) => match conn.gate.try_pass(&mut message) {
+                    Some(result) => {
+                        if let Err(error) = &result {
+                            before.insert(id, Err(error.clone()));
+                        }
+                        results[place] = conn.concluded(result);
+                    }
+                    None => {
+                        before.insert(id, Ok(lanes.len()));
+                        lanes.push(Lane { conn, items: VecDeque::from([(place, message)]), waited: Cell::new(false) });
+                    }
+                },
             }
         }
         drop(copies);
@@ -66,36 +81,45 @@ impl Process {
         }
         results
     }
+}
 
-    /// The connection, and the message when it is clear that it can be tried.
-    fn prepare(&self, id: ConnId, message: impl FnOnce() -> Result<Message>) -> Result<(Arc<Connection>, Message)> {
-        let conn = self.connection(id)?;
-        let message = conn.check_lives().and_then(|()| message().map_err(|error| error.about(id).at(&conn.endpoint)));
-        let message = conn.counted(message)?;
-        Ok((conn, message))
+impl Connection {
+    /// The message, when it is clear that it can be tried.
+    fn prepare(&self, message: impl FnOnce() -> Result<Message>) -> Result<Message> {
+        self.check_lives()?;
+        message().map_err(|error| error.about(self.id).at(&self.endpoint))
+    }
+
+    /// The same result of one item, noted as that of any send.
+    fn concluded(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
+        self.counted(self.noticing_loss(result))
     }
 }
 
 /// Queues the first of each lane, and waits for all.
-fn wait(lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [Result<u64>]) {
-    let (conns, items): (Vec<_>, Vec<_>) = lanes.into_iter().map(|lane| (lane.conn, lane.items)).unzip();
-    let conn_of: HashMap<usize, &Arc<Connection>> =
-        conns.iter().zip(&items).flat_map(|(conn, items)| items.iter().map(move |(place, _)| (*place, conn))).collect();
-    let errands = conns.iter().zip(items).map(|(conn, items)| {
-        let timeout = timeout.or(conn.manager.send_timeout());
-        let deadline = begun + timeout;
-        Errand { gate: &conn.gate, items, patience: move |life: &mut super::Life| life.patience(timeout, deadline) }
+fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [Result<u64>]) {
+    let items: Vec<_> = lanes.iter_mut().map(|lane| std::mem::take(&mut lane.items)).collect();
+    let places = lanes.iter().zip(&items);
+    let lane_of: HashMap<usize, &Lane> =
+        places.flat_map(|(lane, items)| items.iter().map(move |(place, _)| (*place, lane))).collect();
+    let errands = lanes.iter().zip(items).map(|(lane, items)| {
+        let timeout = timeout.or(lane.conn.manager.send_timeout());
+        let patience = move |life: &mut Life| {
+            let patience = life.patience(timeout, begun + timeout);
+            lane.waited.set(lane.waited.get() || matches!(patience, Patience::Until(_)));
+            patience
+        };
+        Errand { gate: &lane.conn.gate, items, patience }
     });
     errands::run(errands, Arc::new(Alarm::new()), |place, result, behind| {
-        let conn = conn_of[&place];
-        conn.manager.counts().waits.add(begun.elapsed());
-        let result = conn.noticing_loss(result);
-        if let Err(error) = &result
-            && matches!(error.status, Status::Timeout | Status::Stalled)
-        {
-            behind.drain(..).for_each(|(behind, _)| results[behind] = conn.counted(Err(error.clone())));
+        let Lane { conn, waited, .. } = lane_of[&place];
+        if waited.take() {
+            conn.manager.counts().waits.add(begun.elapsed());
         }
-        results[place] = conn.counted(result);
+        if let Err(error) = &result {
+            behind.drain(..).for_each(|(place, _)| results[place] = conn.concluded(Err(error.clone())));
+        }
+        results[place] = conn.concluded(result);
     });
 }
 

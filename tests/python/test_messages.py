@@ -232,66 +232,6 @@ def test_flush_tells_what_the_peers_kernel_has(kv, manager, peer):
     assert event["count"] == event["acknowledged"] == 100
 
 
-class NoBuffer:
-    pass
-
-
-@pytest.mark.parametrize("frames", ["text", b"one frame", bytearray(b"one frame"), memoryview(b"one frame")])
-def test_frames_that_are_one_frame_are_refused_and_the_error_says_what_to_write(kv, manager, peer, frames):
-    receiver = peer()
-    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
-    with pytest.raises(TypeError, match=rf"not {type(frames).__name__}: write \[frame\]"):
-        kv.send(conn, frames)
-    with pytest.raises(TypeError, match=r"write \[frame\]"):
-        kv.send_to(receiver.endpoint, frames, manager=manager)
-    assert kv.connection_info(conn)["accepted"] == 0
-
-
-@pytest.mark.parametrize("frame", ["text", 17, None, NoBuffer()])
-def test_a_frame_that_is_no_bytes_is_refused_by_its_type(kv, manager, peer, frame):
-    receiver = peer()
-    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
-    with pytest.raises(TypeError, match=f"a frame must be bytes or another buffer, not {type(frame).__name__}"):
-        kv.send(conn, [b"room", frame])
-    assert kv.connection_info(conn)["accepted"] == 0
-
-
-def test_frames_may_come_from_an_iterator_and_be_any_buffer(kv, manager, peer):
-    receiver = peer("--keep")
-    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
-    kv.send(conn, (frame for frame in (b"a" * 1000, bytearray(b"b"), memoryview(b"xcx")[1:2])))
-    kv.send(conn, [memoryview(b"abcdefgh").cast("I")])
-    receiver.expect(2)
-    assert receiver.messages() == [[b"a" * 1000, b"b", b"c"], [b"abcdefgh"]]
-
-
-def test_texts_and_lists_of_texts_are_not_taken_for_each_other(kv, manager):
-    node, _ = kv.node_open("n", manager)
-    for call in (kv.node_add_endpoints, kv.node_remove_endpoints):
-        with pytest.raises(TypeError, match=r"not str: write \[endpoint\]"):
-            call(node, "tcp://127.0.0.1:9")
-    for text in (b"tcp://127.0.0.1:9", 9, None):
-        with pytest.raises(TypeError, match=f"a text must be a str, not {type(text).__name__}"):
-            kv.connect(text, wait_ms=0, manager=manager)
-        with pytest.raises(TypeError, match="a text must be a str"):
-            kv.node_add_endpoints(node, [text])
-
-
-def test_a_flush_over_ipc_says_that_nobody_can_tell(kv, manager, peer, tmp_path):
-    from kvconn import _ffi
-
-    receiver = peer(bind=f"ipc://{tmp_path}/rank")
-    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
-    assert kv.flush(conn, timeout_ms=5000) == 0, "nothing was accepted, nothing is unknown"
-    kv.send(conn, [b"x"])
-    with pytest.raises(kv.Unsupported):
-        kv.flush(conn)
-    acknowledged = ctypes.c_uint64(5)
-    _ffi.load().kvconn_flush(conn, 0, 0, ctypes.byref(acknowledged), None)
-    assert acknowledged.value == kv.UNKNOWN
-    assert kv.connection_info(conn)["acknowledged"] == kv.UNKNOWN
-
-
 def test_a_batch_to_eight_ranks_with_the_third_stopped(kv, manager, peer):
     """Scenario 23; what failed is sent again with the same frames, and nothing else is."""
     receivers = [peer("--keep") for _ in range(8)]
@@ -357,3 +297,63 @@ def test_a_batch_that_waits_releases_the_gil(kv, manager, peer):
     thread.join(5)
     ((sent, partial),) = results
     assert [kv.STATUSES[result.status] for result in sent] == [kv.Disconnected] * 2 and "2 of 2" in partial.message
+
+
+class NoBuffer:
+    pass
+
+
+@pytest.mark.parametrize("frames", ["text", b"one frame", bytearray(b"one frame"), memoryview(b"one frame")])
+def test_frames_that_are_one_frame_are_refused_and_the_error_says_what_to_write(kv, manager, peer, frames):
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    with pytest.raises(TypeError, match=rf"not {type(frames).__name__}: write \[frame\]"):
+        kv.send(conn, frames)
+    with pytest.raises(TypeError, match=r"write \[frame\]"):
+        kv.send_to(receiver.endpoint, frames, manager=manager)
+    assert kv.connection_info(conn)["accepted"] == 0
+
+
+@pytest.mark.parametrize("frame", ["text", 17, None, NoBuffer()])
+def test_a_frame_that_is_no_bytes_is_refused_by_its_type(kv, manager, peer, frame):
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    with pytest.raises(TypeError, match=f"a frame must be bytes or another buffer, not {type(frame).__name__}"):
+        kv.send(conn, [b"room", frame])
+    assert kv.connection_info(conn)["accepted"] == 0
+
+
+def test_frames_may_come_from_an_iterator_and_be_any_buffer(kv, manager, peer):
+    receiver = peer("--keep")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    kv.send(conn, (frame for frame in (b"a" * 1000, bytearray(b"b"), memoryview(b"xcx")[1:2])))
+    kv.send(conn, [memoryview(b"abcdefgh").cast("I")])
+    receiver.expect(2)
+    assert receiver.messages() == [[b"a" * 1000, b"b", b"c"], [b"abcdefgh"]]
+
+
+def test_texts_and_lists_of_texts_are_not_taken_for_each_other(kv, manager):
+    node, _ = kv.node_open("n", manager)
+    for call in (kv.node_add_endpoints, kv.node_remove_endpoints):
+        with pytest.raises(TypeError, match=r"not str: write \[endpoint\]"):
+            call(node, "tcp://127.0.0.1:9")
+    for text in (b"tcp://127.0.0.1:9", 9, None):
+        with pytest.raises(TypeError, match=f"a text must be a str, not {type(text).__name__}"):
+            kv.connect(text, wait_ms=0, manager=manager)
+        with pytest.raises(TypeError, match="a text must be a str"):
+            kv.node_add_endpoints(node, [text])
+
+
+def test_a_flush_over_ipc_says_that_nobody_can_tell(kv, manager, peer, tmp_path):
+    from kvconn import _ffi
+
+    receiver = peer(bind=f"ipc://{tmp_path}/rank")
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    assert kv.flush(conn, timeout_ms=5000) == 0, "nothing was accepted, nothing is unknown"
+    kv.send(conn, [b"x"])
+    with pytest.raises(kv.Unsupported):
+        kv.flush(conn)
+    acknowledged = ctypes.c_uint64(5)
+    _ffi.load().kvconn_flush(conn, 0, 0, ctypes.byref(acknowledged), None)
+    assert acknowledged.value == kv.UNKNOWN
+    assert kv.connection_info(conn)["acknowledged"] == kv.UNKNOWN
