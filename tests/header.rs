@@ -50,11 +50,12 @@ fn every_section_of_the_c_layer_is_in_the_header() {
 fn the_log_calls_events_as_the_header_does() {
     use EventKind::*;
     let header = generate::header();
-    for kind in [None, Ready, ConnectFailed, PeerLost, Disconnected, Stalled, Recovered, NodeFailed, Overflow] {
+    for kind in [None, Ready, ConnectFailed, PeerLost, Disconnected, Evicted, Stalled, Recovered, NodeFailed, Overflow]
+    {
         let constant = format!("#define KVCONN_EVENT_{} {}\n", Event::new(kind, ""), kind as i32);
         assert!(header.contains(&constant), "{constant}");
     }
-    assert_eq!(header.matches("#define KVCONN_EVENT_").count(), 10, "nine kinds, and the initialiser");
+    assert_eq!(header.matches("#define KVCONN_EVENT_").count(), 11, "ten kinds, and the initialiser");
 }
 
 #[test]

@@ -240,8 +240,12 @@ impl Manager {
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
             // Whoever waits for the buffers that it was lent must find it.
-            let Some(oldest) = sets.endings.pop_front_if(|oldest| !oldest.is_lending()) else { break };
-            self.registry.remove(oldest.id());
+            if sets.endings.front().is_some_and(|oldest| oldest.is_lending()) {
+                break;
+            }
+            if let Some(oldest) = sets.endings.pop_front() {
+                self.registry.remove(oldest.id());
+            }
         }
         ended
     }

@@ -1,13 +1,17 @@
 //! Scenario 16: every status of the table is reached, each by its own cause.
 
 use std::collections::BTreeSet;
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use kvconn::connection::batch::verdict;
 use kvconn::error::{Result, STATUSES, Status};
 use kvconn::ids::ConnId;
+use kvconn::message::Copies;
 use kvconn::process::Process;
+use kvconn::release::Release;
 
-use crate::common::engine::{LARGE, after, narrow_peer, send, status_of, wait_ended};
+use crate::common::engine::{LARGE, after, message, narrow_peer, send, status_of, wait_ended};
 use crate::common::{Engine, OwnProcess, Peer, closed_port, ms};
 use crate::test_name;
 
@@ -71,6 +75,22 @@ fn every_status_is_reached_by_its_own_cause() {
     let conn = other.ready(local.endpoint());
     send(&conn, &[b"x"], LONG).unwrap();
     expect(conn.flush(0, after(LONG)).0, Status::Unsupported);
+
+    let items = [conn.id(), ConnId(u64::MAX)].map(|id| (id, |_: &mut Copies| message(&[b"x"])));
+    expect(verdict(&process.send_batch(items.into_iter(), after(LONG))), Status::Partial);
+
+    let idle = other.ready_with(ended.endpoint(), &[("idle_timeout_ms", "1")]);
+    wait_ended(&idle, LONG);
+    expect(send(&idle, &[b"x"], LONG).map(drop), Status::Evicted);
+
+    let healthy = Peer::any();
+    let conn = other.ready(healthy.endpoint());
+    let (tell, told) = channel();
+    let its = conn.clone();
+    let release: Release = Box::new(move |_, sequence, _| tell.send(its.wait_released(sequence, after(LONG))).unwrap());
+    // SAFETY: static bytes.
+    unsafe { conn.send_owned(&[&raw const *LARGE], Some(release), after(LONG)) }.unwrap();
+    expect(told.recv_timeout(LONG).unwrap(), Status::WouldDeadlock);
 
     process.shutdown(after(ms(0))).ok();
     expect(Process::current().map(drop), Status::Shutdown);
