@@ -27,7 +27,8 @@ fn two_hundred_and_fifty_six_healthy_ranks_get_their_message() {
     peer.wait_received(3 * COUNT as u64, LONG);
     let mut arrived: Vec<Vec<u8>> = peer.messages().into_iter().map(|mut message| message.remove(0)).collect();
     let mut sent: Vec<Vec<u8>> = texts.iter().flat_map(|text| vec![text.clone().into_bytes(); 3]).collect();
-    (arrived.sort(), sent.sort());
+    arrived.sort();
+    sent.sort();
     assert!(arrived == sent, "each once in each round");
     assert!(conns.iter().all(|conn| conn.info().rescues == 0));
 }
