@@ -171,7 +171,7 @@ LEAVE_LOGGING = """
     manager = kvconn.manager_create()
     for _ in range(500):
         kvconn.disconnect(kvconn.connect("tcp://127.0.0.1:9", wait_ms=0, manager=manager))
-        kvconn.manager_destroy(manager, 0)
+        kvconn.manager_destroy(manager, 5000)
         manager = kvconn.manager_create()
     print("leaving", flush=True)
 """
