@@ -118,13 +118,10 @@ impl Message {
         self.wire.bytes(mechanism)
     }
 
-    /// Sees to it that `let_go` grows by its bytes when it was accepted and libzmq has let it go. After an error it must not
-    /// be sent.
-    pub(crate) fn tell(&mut self, mechanism: Mechanism, let_go: &Arc<AtomicU64>) -> io::Result<()> {
-        if self.held.is_some() {
-            return Ok(());
-        }
-        let held = Held::new(1, self.wire_bytes(mechanism), let_go.clone(), None);
+    /// Sees to it that `let_go` grows by that many bytes when it was accepted and libzmq has let it go. After an error it must
+    /// not be sent.
+    pub(crate) fn tell(&mut self, bytes: u64, let_go: &Arc<AtomicU64>) -> io::Result<()> {
+        let held = Held::new(1, bytes, let_go.clone(), None);
         // libzmq lets frames go in order: the last one speaks for all.
         if let Some(last) = self.frames.pop() {
             self.frames.push(last.told(held.clone())?);
@@ -133,11 +130,12 @@ impl Message {
         Ok(())
     }
 
-    /// It was accepted as this sequence.
-    pub(crate) fn accepted(&mut self, sequence: u64) {
-        if let Some(held) = self.held.take() {
-            held.accepted(sequence);
-        }
+    /// It was accepted as this sequence: so many bytes will be told of, if any.
+    pub(crate) fn accepted(&mut self, sequence: u64) -> Option<u64> {
+        let held = self.held.take()?;
+        let bytes = held.bytes();
+        held.accepted(sequence);
+        Some(bytes)
     }
 
     /// Who tells when libzmq has let it go, if somebody does.

@@ -16,7 +16,7 @@ pub(crate) struct Held {
     left: AtomicUsize,
     /// Its sequence once it is accepted, before that 0.
     sequence: AtomicU64,
-    /// What it takes on the wire.
+    /// Bytes on the wire that have gone when it has: its own, and those of messages before it that do not tell.
     bytes: u64,
     /// The bytes of its connection's accepted messages that libzmq has let go.
     let_go: Arc<AtomicU64>,
@@ -32,6 +32,11 @@ impl Held {
     /// Its sequence; 0 when it was not accepted.
     pub(crate) fn sequence(&self) -> u64 {
         self.sequence.load(Ordering::Acquire)
+    }
+
+    /// What it tells of.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// What was lent with it.

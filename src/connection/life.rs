@@ -37,11 +37,15 @@ pub(crate) struct Life {
     account: Option<Account>,
     /// The final counts, once it has ended.
     delivery: Delivery,
-    /// Bytes on the wire of what was accepted, of what libzmq has let go of that, and how much of that was noticed: these stand
-    /// in for the ledger where nobody can tell what the peer has.
-    accepted_bytes: u64,
+    /// Bytes on the wire that were accepted and will be told of when libzmq has let them go, how many were, and how many of these
+    /// were noticed: they stand in for the ledger where nobody can tell what the peer has. The bytes since the last message
+    /// that tells are not among them.
+    told_of: u64,
     let_go: Arc<AtomicU64>,
     let_go_seen: u64,
+    untold: u64,
+    /// The queue was full at the last attempt.
+    full: bool,
     /// How many bytes may be queued, and what of the process's budget is taken for them.
     max_queued: u64,
     share: Share,
@@ -144,9 +148,11 @@ impl Life {
             accepted: 0,
             account: None,
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
-            accepted_bytes: 0,
+            told_of: 0,
             let_go: Arc::default(),
             let_go_seen: 0,
+            untold: 0,
+            full: false,
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
             share,
             over_budget: false,
@@ -250,7 +256,7 @@ impl Life {
     pub(super) fn queued(&self) -> u64 {
         match &self.account {
             Some(account) => account.ledger.bytes_on_the_way(),
-            None => self.accepted_bytes.saturating_sub(self.let_go_seen),
+            None => self.told_of.saturating_sub(self.let_go_seen),
         }
     }
 
@@ -277,6 +283,24 @@ impl Life {
             return Some(Attempt::Refused(self.error(Status::Limit, 0, &text)));
         }
         None
+    }
+
+    /// Where nobody can tell what the peer has: has the message tell, if enough bytes have come together since the last that
+    /// did. What refuses it, if anything does.
+    fn let_it_tell(&mut self, message: &mut Message) -> Option<Attempt<u64, Error>> {
+        /// Two hundred small messages: what a message that tells costs, they cost together.
+        const ENOUGH: u64 = 16 * 1024;
+        let bytes = self.untold + message.wire_bytes(self.mechanism);
+        if bytes < ENOUGH || message.held().is_some() {
+            return None;
+        }
+        match message.tell(bytes, &self.let_go) {
+            Ok(()) => None,
+            Err(e) => {
+                let text = format!("no memory for the account of a message: {e}");
+                Some(Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text)))
+            }
+        }
     }
 
     /// The counts, after another look.
@@ -343,7 +367,7 @@ impl Life {
                 self.look();
             }
         }
-        let on_the_way = self.queued() > 0;
+        let on_the_way = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !on_the_way {
             self.looked_after = false;
             if let Some(account) = &self.account {
@@ -377,6 +401,7 @@ impl Life {
 
     /// It makes progress.
     fn moves(&mut self) {
+        self.full = false;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
             self.raise(Event::new(EventKind::Recovered, ""));
@@ -387,16 +412,22 @@ impl Life {
     fn accept(&mut self, message: &mut Message) -> u64 {
         self.accepted += 1;
         let bytes = message.wire_bytes(self.mechanism);
-        match &mut self.account {
-            Some(Account { ledger, .. }) => {
+        let tells = message.accepted(self.accepted);
+        match (&mut self.account, tells) {
+            (Some(Account { ledger, .. }), _) => {
                 ledger.accept(bytes);
                 if ledger.wants_trimming() {
                     self.look();
                 }
             }
-            None => self.accepted_bytes += bytes,
+            (None, Some(told)) => {
+                self.told_of += told;
+                // Others may have been accepted while it waited.
+                self.untold = (self.untold + bytes).saturating_sub(told);
+            }
+            (None, None) => self.untold += bytes,
         }
-        message.accepted(self.accepted);
+        self.full = false;
         if !self.looked_after {
             // Nothing was on the way: patience counts from here.
             self.progress = Coarse::now();
@@ -462,15 +493,15 @@ impl Channel for Life {
             return no;
         }
         if self.account.is_none()
-            && let Err(e) = message.tell(self.mechanism, &self.let_go)
+            && let Some(no) = self.let_it_tell(message)
         {
-            let text = format!("no memory for the account of a message: {e}");
-            return Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
+            return no;
         }
         let Some((_, push)) = &self.socket else { return Attempt::NotYet };
         match push.send(message) {
             Sent::Accepted => Attempt::Done(self.accept(message)),
             Sent::Full => {
+                self.full = true;
                 self.look_after(self.look_every());
                 Attempt::Full
             }

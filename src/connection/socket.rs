@@ -177,6 +177,11 @@ impl PushSocket {
         self.fd
     }
 
+    /// Works off libzmq's commands and tells whether there is room.
+    pub(crate) fn writable(&self) -> bool {
+        self.socket.writable()
+    }
+
     /// How long what is queued may still be sent after the socket is dropped.
     pub(crate) fn linger(&self, time: Duration) {
         let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
