@@ -22,8 +22,9 @@ pub const MAX_FRAMES: usize = 65_536;
 pub struct Message {
     /// What it takes on the wire, plain and encrypted.
     wire: Wire,
-    // Control messages have about ten frames: those need no allocation of the list.
-    frames: SmallVec<[Frame; 12]>,
+    // One frame needs no allocation of the list. Room for more would be moved with every message, and cost more than it
+    // spares.
+    frames: SmallVec<[Frame; 1]>,
     /// Tells when libzmq has let it go, if somebody wants to know.
     held: Option<Arc<Held>>,
 }

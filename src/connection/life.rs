@@ -269,7 +269,7 @@ impl Life {
     fn over_budget(&mut self, bytes: u64) -> Option<Attempt<u64, Error>> {
         // One message larger than the budget goes when nothing else is queued.
         let fits = |queued: u64, most: u64| queued == 0 || queued + bytes <= most;
-        if !fits(self.queued(), self.max_queued) || !self.share.covers(self.queued() + bytes) {
+        if !fits(self.queued(), self.max_queued) {
             self.look();
         }
         self.over_budget = !fits(self.queued(), self.max_queued);
@@ -277,6 +277,10 @@ impl Life {
             self.look_after(self.look_every());
             return Some(Attempt::Full);
         }
+        if self.share.cover(self.queued() + bytes) {
+            return None;
+        }
+        self.look();
         if !self.share.cover(self.queued() + bytes) {
             let (taken, limit) = self.share.state();
             let text = format!("max_total_queued_bytes is {limit}, {taken} are queued, {bytes} more do not fit");
