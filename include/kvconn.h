@@ -108,9 +108,10 @@
  *
  * When a connection ends, kvconn says which sequence was the last acknowledged; what lies between that and the last accepted
  * is unacknowledged and can be sent again. Every message up to acknowledged was in the peer's kernel, and a peer that goes on
- * reading has it, as long as the connection ended by FIN (KVCONN_ENDED_FIN); after a reset or a timeout, or when the peer is
- * killed before reading, what its kernel held may be gone: ended_by says how the connection ended. After kvconn's own
- * disconnect the kernel may still deliver unacknowledged bytes late. Where nobody can tell (ipc), the count is KVCONN_UNKNOWN.
+ * reading has it, as long as the connection ended by FIN; after a reset or a timeout, or when the peer is killed before reading,
+ * what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…). After kvconn's own
+ * disconnect the kernel may still deliver unacknowledged bytes late. Where the platform cannot tell, kvconn says "unknown"
+ * (KVCONN_UNKNOWN): on ipc endpoints, with acknowledgement off, and on kernels before 4.1.
  * kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
  * everything does: who still wants to know calls kvconn_disconnect_all first, which leaves the endings to be asked for.
  *

@@ -334,6 +334,16 @@ impl Nodes {
         failed
     }
 
+    /// A connection to it was ended from here: it counts neither as READY nor as lost.
+    pub fn endpoint_put_down(&mut self, endpoint: &Endpoint) {
+        for (node, share) in self.owned.shares(endpoint) {
+            if let (Some(life), Seen::Ready) = (self.lives.get_mut(&node), share.seen) {
+                life.ready -= 1;
+                share.seen = Seen::Never;
+            }
+        }
+    }
+
     /// Keeps a report that the caller of kvconn did not take, until [`take_failure`](Nodes::take_failure). It is
     /// never dropped: what bounds these reports is that they count for the limits of nodes and requests.
     pub fn leave_failure(&mut self, failure: Failure) {

@@ -182,7 +182,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::MaxFailures, "max_failures", Reach::Manager, (1, 1_000_000, ""), 2,
         "How many unhealthy reports in a row fail a node."),
     Setting { key: Key::NodeLoss, name: "node_loss", reach: Reach::Manager, kind: Kind::Word(&["report", "any", "all"]), default: 0,
-        text: "What the loss of a node's endpoints does: `report` only raises PEER_LOST; `any` fails the node with the first endpoint lost; `all` when every endpoint that was READY in this life is lost." },
+        text: "What the loss of a node's endpoints does: `report` only raises PEER_LOST; `any` fails the node with the first endpoint lost; `all` when every endpoint that was READY in this life is lost; one whose connection this process has ended or evicted does not count." },
     number(Key::MetricsEndpoints, "metrics_endpoints", Reach::Manager, (0, 10_000, ""), 0,
         "How many endpoints have series of their own in kvconn_metrics_text: the first of those in use, in the order of their texts. 0: only sums."),
     number(Key::MaxDescriptors, "max_descriptors", Reach::Process, (0, 100_000_000, ""), 0,

@@ -227,3 +227,27 @@ fn a_new_life_counts_its_own_losses_only() {
     kill(&peers[0], &conns[0]);
     assert_lives(&engine, new);
 }
+
+/// What this process has ended, or evicted, is neither READY nor lost: it keeps no node alive.
+#[test]
+fn with_all_what_was_ended_from_here_keeps_no_node_alive() {
+    let peers = [(); 4].map(|()| Peer::any());
+    let engine = engine("all");
+    let endpoints: Vec<&str> = peers.iter().map(Peer::endpoint).collect();
+    let node = engine.node("n", &endpoints);
+    let [first, second, third] = [0, 1, 2].map(|n| engine.ready(endpoints[n]));
+    let idle = engine.ready_with(endpoints[3], &[("idle_timeout_ms", "1")]);
+    assert_eq!(wait_ended(&idle, LONG).status, Status::Evicted);
+    first.disconnect().unwrap();
+    assert_lives(&engine, node);
+    kill(&peers[1], &second);
+    assert_lives(&engine, node);
+    kill(&peers[2], &third);
+    assert_eq!(take(&engine).node, node);
+    // The last one that is READY is ended from here: that is no loss.
+    let node = engine.node("m", &[endpoints[0], endpoints[3]]);
+    let [first, fourth] = [0, 3].map(|n| engine.ready_with(endpoints[n], &[("idle_timeout_ms", "0")]));
+    kill(&peers[0], &first);
+    fourth.disconnect().unwrap();
+    assert_lives(&engine, node);
+}

@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use crate::cache::{Cache, Fence};
 use crate::connection::gate::Wakeups;
-use crate::connection::{Connection, Delivery, End, Finished, Happening};
+use crate::connection::{Connection, Delivery, End, Ending, Finished, Happening};
 use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
@@ -207,7 +207,7 @@ impl Manager {
     fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, woken: &mut Vec<Wakeups>) -> bool {
         self.end_together(sets, std::slice::from_ref(conn), end, woken)
             .first()
-            .is_some_and(|(_, finished)| finished.ending == crate::connection::Ending::PeerLost)
+            .is_some_and(|(_, finished)| finished.ending == Ending::PeerLost)
     }
 
     /// Ends several connections in one step: all of their locks are held when the first is marked, so that no call
@@ -234,6 +234,9 @@ impl Manager {
             sets.past.ended(finished.ending.status(), accepted, acknowledged, life.rescues());
             woken.push(life.close());
             sets.cache.ended(&conn, finished, &sets.values, (end.os_errno, &end.message));
+            if !matches!(finished.ending, Ending::ConnectFailed | Ending::PeerLost) {
+                sets.nodes.endpoint_put_down(conn.endpoint());
+            }
             sets.endings.push_back(conn.clone());
             ended.push((conn, finished));
         }
