@@ -1040,8 +1040,9 @@ typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32
  * sent faster by kvconn_send.
  *
  * The array of frames itself is read during the call only. On KVCONN_OK the buffers are lent until they are released; on an error
- * they are the caller's when the call returns, and release is not called, now or later. A release may come before the call
- * returns.
+ * they are the caller's when the call returns, and release is not called, now or later. When the peer dies in the middle of the
+ * message, the call waits for libzmq to let the frames go that it took, which takes some milliseconds. A release may come before
+ * the call returns.
  *
  * @param conn          the connection.
  * @param frames        its frames, in order. Their data must stay as it is until it is released.

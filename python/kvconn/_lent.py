@@ -4,6 +4,7 @@ What is still lent when the interpreter ends is never freed: libzmq may be readi
 """
 
 import ctypes
+import os
 import threading
 from collections import deque
 
@@ -62,6 +63,11 @@ class Lent:
 
     def __init__(self, released):
         self._released = released  # connection → up to which sequence, None for one that is not known any more
+        self._begin()
+        # A forked child has lent nothing, and its parent's lock may be held by a thread that it does not have.
+        os.register_at_fork(after_in_child=self._begin)
+
+    def _begin(self):
         self._lock = threading.Lock()
         self._loans = {}
 
