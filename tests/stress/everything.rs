@@ -1,14 +1,18 @@
 //! Eight threads that do everything at once, while the peers are stopped, killed and restarted under them.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvconn::connection::Connection;
+use kvconn::connection::batch::verdict;
 use kvconn::error::{Result, Status};
+use kvconn::message::Copies;
+use kvconn::process::Process;
+use kvconn::release::Release;
 
-use crate::common::engine::{after, connection, own_address, send};
+use crate::common::engine::{after, connection, message, own_address, send};
 use crate::common::load::Stopwatch;
 use crate::common::{
     Engine, OwnProcess, Peer, PeerOptions, descriptors_at_rest, held_descriptors, ms, soak_time, threads, wait_until,
@@ -33,6 +37,10 @@ impl Random {
         (self.0 >> 11) % bound
     }
 }
+
+/// Buffers that were lent with accepted messages, and those that were given back.
+static LENT: AtomicU64 = AtomicU64::new(0);
+static RETURNED: AtomicU64 = AtomicU64::new(0);
 
 /// How often each call ended how.
 type Outcomes = HashMap<(&'static str, Status), u64>;
@@ -78,9 +86,18 @@ impl Actor<'_> {
         let endpoint = &self.endpoints[at];
         let frame = [at as u8; 3000];
         match self.random.below(100) {
-            0..45 => ("send_to", engine.send_to(endpoint, &[&frame, b"two", b""], time).map(drop)),
-            45..70 => match &self.last {
+            0..40 => ("send_to", engine.send_to(endpoint, &[&frame, b"two", b""], time).map(drop)),
+            40..45 => ("send_batch", self.batch(time)),
+            45..60 => match &self.last {
                 Some(conn) => ("send", send(conn, &[&frame, b"two", b""], time).map(drop)),
+                None => self.connect(at, time),
+            },
+            60..69 => match &self.last {
+                Some(conn) => ("send_owned", lend(conn, time)),
+                None => self.connect(at, time),
+            },
+            69 => match &self.last {
+                Some(conn) => ("flush", conn.flush(0, after(time)).0),
                 None => self.connect(at, time),
             },
             70..85 => self.connect(at, time),
@@ -102,9 +119,22 @@ impl Actor<'_> {
             _ => {
                 engine.events();
                 engine.describe();
+                engine.metrics_text().expect("a text");
                 ("connections", Ok(engine.connections().into_iter().for_each(|id| _ = connection(id).info())))
             }
         }
+    }
+
+    /// Sends to all connections there are, to one of them twice. An item may fail for whatever reason a send may.
+    fn batch(&mut self, time: Duration) -> Result<()> {
+        let mut conns = self.engine.connections();
+        conns.extend(conns.first().copied());
+        let items = conns.into_iter().map(|conn| (conn, |_: &mut Copies| message(&[b"to all", b"two"])));
+        let results = Process::current()?.send_batch(items, after(time));
+        for error in results.iter().filter_map(|result| result.as_ref().err()) {
+            assert!(allowed("send", error.status), "an item of a batch: {error:?}");
+        }
+        verdict(&results)
     }
 
     fn connect(&mut self, at: usize, time: Duration) -> (&'static str, Result<()>) {
@@ -125,11 +155,26 @@ impl Actor<'_> {
     }
 }
 
+/// Lends three frames.
+fn lend(conn: &Arc<Connection>, time: Duration) -> Result<()> {
+    static FRAME: [u8; 20_000] = [7; 20_000];
+    let release: Release = Box::new(|_, _, _| _ = RETURNED.fetch_add(1, Ordering::Relaxed));
+    let frames = [&raw const FRAME[..], &raw const FRAME[..100], &raw const FRAME[..0]];
+    // SAFETY: static bytes that nobody changes.
+    unsafe { conn.send_owned(&frames, Some(release), after(time)) }?;
+    LENT.fetch_add(1, Ordering::Relaxed);
+    Ok(())
+}
+
 /// What may happen in a call here. INTERNAL, INVALID, LIMIT, CONFLICT, SHUTDOWN and STALE may not.
 fn allowed(call: &str, status: Status) -> bool {
     use Status::*;
     match call {
-        "send" => matches!(status, Timeout | Stalled | PeerLost | ConnectFailed | Disconnected | NodeFailed),
+        "send" | "send_owned" | "flush" => {
+            matches!(status, Timeout | Stalled | PeerLost | ConnectFailed | Disconnected | NodeFailed | Evicted)
+        }
+        "send_batch" => status == Partial,
+        "connect" if status == Evicted => true,
         "send_to" | "connect" => {
             matches!(status, Timeout | Stalled | PeerLost | ConnectFailed | Disconnected | NodeFailed | Backoff)
         }
@@ -174,9 +219,19 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     let small = PeerOptions { bind, rcvhwm: 10, rcvbuf: 16_384, log: false, ..PeerOptions::default() };
     let peers: Vec<Peer> = (0..PEERS).map(|_| Peer::with(small.clone())).collect();
     let endpoints: Vec<String> = peers.iter().map(|peer| peer.endpoint().to_string()).collect();
-    let settings = [("send_hwm", "50"), ("backoff_ms", "5"), ("backoff_max_ms", "20"), ("handshake_timeout_ms", "500")];
+    let settings = [
+        ("send_hwm", "50"),
+        ("max_queued_bytes", "400000"),
+        ("idle_timeout_ms", "10"),
+        ("stall_ms", "50"),
+        ("backoff_ms", "5"),
+        ("backoff_max_ms", "20"),
+        ("handshake_timeout_ms", "500"),
+    ];
     let engine = Engine::with(&settings);
-    engine.ready(&endpoints[0]).disconnect().unwrap();
+    let first = engine.ready(&endpoints[0]);
+    lend(&first, LONG).unwrap(); // the thread for it is there from now on
+    first.disconnect().unwrap();
     Stopwatch::start(); // whose thread is there from now on
     let descriptors_before = descriptors_at_rest();
     let threads_before = threads();
@@ -210,7 +265,8 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         all
     });
     println!("{outcomes:?}");
-    for wanted in [("send_to", Status::Ok), ("send", Status::Ok), ("send", Status::PeerLost), ("open", Status::Ok)] {
+    let of_sends = ["send_to", "send", "send_owned", "send_batch", "flush", "open"].map(|call| (call, Status::Ok));
+    for wanted in of_sends.into_iter().chain([("send", Status::PeerLost), ("send_batch", Status::Partial)]) {
         assert!(outcomes.contains_key(&wanted), "{wanted:?} did not happen");
     }
     for status in [Status::NodeFailed, Status::Disconnected, Status::Timeout] {
@@ -225,6 +281,9 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     let rescues: u64 = engine.connections().into_iter().map(|id| connection(id).info().rescues).sum();
     assert_eq!(rescues, 0);
     engine.disconnect_all(after(LONG)).expect("all closed");
+    wait_until("every lent buffer is given back, once", LONG, || {
+        RETURNED.load(Ordering::Relaxed) == LENT.load(Ordering::Relaxed)
+    });
     let closed = Instant::now();
     while held_descriptors() != descriptors_before {
         assert!(closed.elapsed() < LONG, "open are {:?}; {descriptors_before:?} were before", held_descriptors());
