@@ -12,7 +12,7 @@ use kvconn::message::Copies;
 use kvconn::process::Process;
 use kvconn::release::Release;
 
-use crate::common::engine::{after, connection, message, own_address, send};
+use crate::common::engine::{after, connection, message, options, own_address, send};
 use crate::common::load::Stopwatch;
 use crate::common::{
     Engine, OwnProcess, Peer, PeerOptions, descriptors_at_rest, held_descriptors, ms, soak_time, threads, wait_until,
@@ -266,7 +266,11 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     });
     println!("{outcomes:?}");
     let of_sends = ["send_to", "send", "send_owned", "send_batch", "flush", "open"].map(|call| (call, Status::Ok));
-    for wanted in of_sends.into_iter().chain([("send", Status::PeerLost), ("send_batch", Status::Partial)]) {
+    for wanted in of_sends.into_iter().chain([
+        ("send", Status::PeerLost),
+        ("send", Status::Evicted),
+        ("send_batch", Status::Partial),
+    ]) {
         assert!(outcomes.contains_key(&wanted), "{wanted:?} did not happen");
     }
     for status in [Status::NodeFailed, Status::Disconnected, Status::Timeout] {
@@ -289,7 +293,8 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         assert!(closed.elapsed() < LONG, "open are {:?}; {descriptors_before:?} were before", held_descriptors());
         std::thread::sleep(ms(5));
     }
-    // Five descriptors for each live connection, and nothing else.
+    // Five descriptors for each live connection, and nothing else. They may be idle.
+    engine.configure(&options(&[("idle_timeout_ms", "0")])).unwrap();
     let all: Vec<&str> = endpoints.iter().map(String::as_str).collect();
     engine.node("decode", &all); // which lifts every fence, and begins the backoff anew
     for endpoint in all {
