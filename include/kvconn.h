@@ -1618,6 +1618,7 @@ kvconn_status_t kvconn_metrics_text(kvconn_manager_t m,
  * @param error details of a failure; may be NULL.
  * @retval KVCONN_OK      it is written.
  * @retval KVCONN_INVALID fd cannot be written; os_errno says why.
+ * @retval KVCONN_TIMEOUT nobody read from fd for a second; what was written until then is cut.
  */
 kvconn_status_t kvconn_dump(int fd,
                             kvconn_error_t *error);

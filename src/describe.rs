@@ -7,7 +7,7 @@ use std::os::fd::RawFd;
 use crate::cache::Entry;
 use crate::connection::{Connection, ConnectionInfo, ConnectionState};
 use crate::endpoint::Endpoint;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
 use crate::manager::{Manager, Sets};
 use crate::process::Process;
 
@@ -155,6 +155,9 @@ pub fn dump(fd: RawFd) -> Result<()> {
         (Ok(()), _) => Ok(()),
         (Err(_), failure) => {
             let e = failure.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
+            if e.kind() == io::ErrorKind::TimedOut {
+                return Err(Error::new(Status::Timeout, format!("descriptor {fd} takes nothing: nobody reads")));
+            }
             Err(Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)))
         }
     }
@@ -168,10 +171,20 @@ struct FdWriter {
 
 impl Write for FdWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
+        /// What a pipe takes without waiting once poll says that it takes any.
+        const AT_ONCE: usize = libc::PIPE_BUF;
+        /// How long a reader may let us wait.
+        const PATIENCE_MS: i32 = 1000;
         let mut left = text.as_bytes();
         while !left.is_empty() {
+            let mut polled = libc::pollfd { fd: self.fd, events: libc::POLLOUT, revents: 0 };
+            // SAFETY: one live element; any number is allowed as a descriptor.
+            if unsafe { libc::poll(&mut polled, 1, PATIENCE_MS) } == 0 {
+                self.failure = Some(io::ErrorKind::TimedOut.into());
+                return Err(fmt::Error);
+            }
             // SAFETY: the bytes live for the call; any number is allowed as a descriptor.
-            let n = unsafe { libc::write(self.fd, left.as_ptr().cast(), left.len()) };
+            let n = unsafe { libc::write(self.fd, left.as_ptr().cast(), left.len().min(AT_ONCE)) };
             match usize::try_from(n) {
                 Ok(n) => left = &left[n..],
                 Err(_) => {

@@ -35,6 +35,8 @@ pub struct Process {
     pid: u32,
     budget: Budget,
     byte_budget: ByteBudget,
+    /// When bytes were last reclaimed. Held for a moment, and no other lock under it.
+    reclaimed: Mutex<Option<Instant>>,
     resolver: Resolver,
     /// Made with the first lent buffer.
     releaser: OnceCell<Releaser>,
@@ -111,6 +113,7 @@ impl Process {
             pid: std::process::id(),
             budget,
             byte_budget: ByteBudget::new(values.get(Key::MaxTotalQueuedBytes).unsigned_abs()),
+            reclaimed: Mutex::new(None),
             resolver: Resolver::new(),
             releaser: OnceCell::new(),
             engine: OnceCell::new(),
@@ -142,6 +145,21 @@ impl Process {
     /// Bytes set aside for what is on the way, and how many there may be.
     pub(crate) fn queued_bytes(&self) -> (u64, u64) {
         self.byte_budget.state()
+    }
+
+    /// Has every connection give back the bytes that it does not need; false when that was done a moment ago.
+    pub(crate) fn reclaim_bytes(&self) -> bool {
+        /// Ten thousand connections take some milliseconds.
+        const AGAIN: Duration = Duration::from_millis(20);
+        {
+            let mut last = self.reclaimed.lock();
+            if last.is_some_and(|at| at.elapsed() < AGAIN) {
+                return false;
+            }
+            *last = Some(Instant::now());
+        }
+        self.registry.all().iter().for_each(|conn| conn.try_give_back());
+        true
     }
 
     /// The thread that gives lent buffers back; started at the first call, LIMIT when it cannot be.

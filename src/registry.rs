@@ -26,6 +26,11 @@ impl Registry {
         self.shard(id).read().get(&id).cloned()
     }
 
+    /// All of them.
+    pub(crate) fn all(&self) -> Vec<Arc<Connection>> {
+        self.0.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>()).collect()
+    }
+
     pub(crate) fn add(&self, conn: &Arc<Connection>) {
         self.shard(conn.id()).write().insert(conn.id(), conn.clone());
     }

@@ -61,6 +61,8 @@ impl Shared {
         /// How long to wait before the kernel is asked again: at first, and at most. It cannot be asked to tell.
         const FIRST: Duration = Duration::from_micros(100);
         const MOST: Duration = Duration::from_millis(10);
+        /// However many are open.
+        const LONGEST: Duration = Duration::from_millis(200);
         RELEASES_IN.set(std::process::id());
         let mut open: Vec<Arc<Held>> = Vec::new();
         let mut step = FIRST;
@@ -68,10 +70,13 @@ impl Shared {
             let fresh = self.wait((!open.is_empty()).then_some(step));
             let before = open.len() + fresh.len();
             open.extend(fresh);
+            let begun = Instant::now();
             // Of a connection with many open ones the kernel is asked once.
             let mut asked = None;
             open.retain(|held| !settle(process, held, &mut asked));
-            step = if open.len() < before { FIRST } else { (step * 2).min(MOST) };
+            // Looking takes a twentieth of the time at the most.
+            let least = FIRST.max(begun.elapsed() * 20);
+            step = if open.len() < before { least } else { (step * 2).min(MOST).max(least) }.min(LONGEST);
         }
     }
 
@@ -102,6 +107,9 @@ fn settle(process: &Process, held: &Held, asked: &mut Option<(ConnId, Delivery)>
     let so_far = live.and_then(|delivery| delivery.fate_so_far(sequence));
     // The end last: it may have come after the look.
     let Some(fate) = so_far.or_else(|| loan.fate(sequence)) else { return false };
-    loan.give_back(sequence, fate);
+    if loan.give_back(sequence, fate) {
+        // Kept only so that whoever waits finds it.
+        process.registry().remove(conn);
+    }
     true
 }

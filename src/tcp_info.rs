@@ -62,8 +62,6 @@ pub(crate) struct TcpInfo {
     pub(crate) state: u8,
     /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
     pub(crate) repeating: bool,
-    /// Our kernel has sent all that it was given, once at least.
-    pub(crate) all_sent: bool,
     /// How long ago anything came from the peer's kernel.
     pub(crate) silent: Duration,
     /// How long an answer takes.
@@ -102,6 +100,13 @@ pub enum EndedBy {
     Timeout = 3,
     /// This process ended it.
     Local = 4,
+}
+
+/// Whether our kernel would take more at this moment.
+pub(crate) fn takes_more(fd: BorrowedFd<'_>) -> bool {
+    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    // SAFETY: one live element; does not wait.
+    unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents == libc::POLLOUT }
 }
 
 /// Takes the pending error of a socket, 0 when there is none.
@@ -155,7 +160,6 @@ pub(crate) fn read(fd: BorrowedFd<'_>) -> io::Result<TcpInfo> {
             written: (length as usize == size_of::<Raw>()).then(|| raw.written()),
             state: raw.state,
             repeating: raw.retransmits > 0 || raw.probes > 0 || raw.backoff > 0,
-            all_sent: raw.notsent_bytes == 0,
             silent: Duration::from_millis(raw.last_data_received_ms.min(raw.last_ack_received_ms).into()),
             round_trip: Duration::from_micros(raw.round_trip_us.into()),
         }),

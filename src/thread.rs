@@ -37,7 +37,7 @@ pub fn before_stop(call: impl FnOnce() + 'static) {
 }
 
 /// Calls a function of the host's, on a thread of ours. It must return; if it is left in another way, the thread stops here
-/// for good.
+/// for good. Where it returns in a child that it forked, the child ends.
 ///
 /// There are two such ways. A C++ exception has nowhere to go. And when an interpreter ends, it ends the threads that call
 /// into it (Python before 3.14 by pthread_exit), which unwinds their stacks: the process would abort where Rust takes that for
@@ -54,9 +54,15 @@ pub fn host_call<R>(call: impl FnOnce() -> R) -> R {
             }
         }
     }
-    let unwound = Stop;
+    let (unwound, process) = (Stop, std::process::id());
     let result = call();
     mem::forget(unwound);
+    if std::process::id() != process {
+        // It has forked, and returns in the child, which has no other thread: there is nothing left for it to do. What the
+        // parent's threads held at that moment is locked for ever here, so nothing is touched.
+        // SAFETY: always allowed.
+        unsafe { libc::_exit(0) };
+    }
     result
 }
 

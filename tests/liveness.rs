@@ -5,6 +5,8 @@ mod common;
 
 #[path = "liveness/gone.rs"]
 mod gone;
+#[path = "liveness/held_back.rs"]
+mod held_back;
 #[path = "liveness/silence.rs"]
 mod silence;
 #[path = "liveness/slow_link.rs"]

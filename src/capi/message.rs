@@ -93,9 +93,17 @@ impl<'a> Frames<'a> {
     pub(super) fn checked(self) -> Result<&'a [kvconn_frame_t]> {
         let Frames::Apart(frames) = self else { return Ok(&[]) };
         let frames = some(frames.get(MAX_FRAMES)?)?;
+        let mut total = 0_usize;
         for (i, frame) in frames.iter().enumerate() {
             // SAFETY: each frame's data is as `apart` was promised.
             unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
+            total = total.saturating_add(frame.size);
+        }
+        if isize::try_from(total).is_err() {
+            return Err(Error::invalid(format!(
+                "the {} frames together have more bytes than memory can have",
+                frames.len()
+            )));
         }
         Ok(frames)
     }

@@ -80,6 +80,7 @@ pub unsafe extern "C" fn kvconn_metrics_text(
 /// @param error details of a failure; may be NULL.
 /// @retval KVCONN_OK      it is written.
 /// @retval KVCONN_INVALID fd cannot be written; os_errno says why.
+/// @retval KVCONN_TIMEOUT nobody read from fd for a second; what was written until then is cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_dump(fd: c_int, error: *mut kvconn_error_t) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.

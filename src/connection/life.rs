@@ -362,10 +362,10 @@ impl Life {
             return None;
         }
         let looked = self.look();
-        if let (Some(TcpInfo { counters, written: Some(written), all_sent, .. }), Some(account)) =
-            (looked, &mut self.account)
+        if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(account)) = (looked, &mut self.account)
+            && account.ledger.has_pings(counters.received)
         {
-            if !all_sent {
+            if !tcp_info::takes_more(account.tcp.as_fd()) {
                 account.ledger.works();
             } else if account.ledger.rests(written, counters.received, Instant::now()) {
                 self.look();
@@ -374,6 +374,7 @@ impl Life {
         let on_the_way = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !on_the_way {
             self.looked_after = false;
+            self.share.close();
             if let Some(account) = &self.account {
                 self.silence.while_idle(account.tcp.as_fd());
             }
@@ -396,6 +397,21 @@ impl Life {
         let idle =
             self.state == State::Ready && acknowledged && !self.looked_after && !self.dead && self.draining.is_none();
         idle.then(|| self.progress.elapsed())
+    }
+
+    /// How soon the kernel is asked again whether the budget has room, for it cannot be asked to tell: the less often, the longer
+    /// nothing has moved.
+    fn look_at_budget(&self) -> Duration {
+        (self.progress.elapsed() / 16).clamp(Duration::from_millis(2), Duration::from_millis(50))
+    }
+
+    /// Gives back what it does not need of the process's budget.
+    pub(crate) fn give_back(&mut self) {
+        self.look();
+        match self.queued() {
+            0 => self.share.close(),
+            queued => self.share.keep(queued),
+        }
     }
 
     /// How often what is on the way is looked at. Progress is known one look late at the most, and so is STALLED.
@@ -506,6 +522,8 @@ impl Channel for Life {
             Sent::Accepted => Attempt::Done(self.accept(message)),
             Sent::Full => {
                 self.full = true;
+                // What it would have taken of the budget is not taken.
+                self.share.keep(self.queued());
                 self.look_after(self.look_every());
                 Attempt::Full
             }
@@ -526,19 +544,17 @@ impl Channel for Life {
     }
 
     fn bell(&mut self, has_alarm: bool) -> SocketBell {
-        /// How soon the kernel is asked again whether the budget has room: it cannot be asked to tell.
-        const BUDGET: Duration = Duration::from_millis(2);
         const NO_WAKE: Duration = Duration::from_millis(5);
         if self.wake.is_none() && !has_alarm {
             // Without a descriptor left for it, the head looks again every few milliseconds instead.
             self.wake = EventFd::new().ok().map(Arc::new);
         }
         let wake = self.wake.clone().filter(|_| !has_alarm);
-        let look_again = match (self.over_budget, &wake) {
-            (true, _) => Some(BUDGET),
-            (false, None) if !has_alarm => Some(NO_WAKE),
-            (false, _) => None,
-        };
+        if self.over_budget {
+            // libzmq's descriptor tells nothing of the budget, and nobody has worked off what it tells now.
+            return SocketBell { socket: -1, wake, look_again: Some(self.look_at_budget()) };
+        }
+        let look_again = if wake.is_none() && !has_alarm { Some(NO_WAKE) } else { None };
         SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
     }
 

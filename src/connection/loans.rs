@@ -49,6 +49,8 @@ struct State {
     out: VecDeque<(u64, bool)>,
     /// The final counts.
     end: Option<Delivery>,
+    /// The connection is remembered for these loans only.
+    forgotten: bool,
 }
 
 impl Loans {
@@ -63,6 +65,14 @@ impl Loans {
     /// The connection has ended with these counts.
     pub(crate) fn ended(&self, delivery: Delivery) {
         self.state.lock().end = Some(delivery);
+    }
+
+    /// The connection is to be forgotten; false while somebody may wait for its buffers: then that is so when the last is given
+    /// back.
+    pub(crate) fn forget(&self) -> bool {
+        let mut state = self.state.lock();
+        state.forgotten = true;
+        state.out.is_empty()
     }
 
     /// The first message whose buffers are not the caller's yet.
@@ -83,7 +93,8 @@ impl Loans {
         }
     }
 
-    fn returned(&self, sequence: u64) {
+    /// True when the connection can be forgotten now.
+    fn returned(&self, sequence: u64) -> bool {
         let mut state = self.state.lock();
         if let Ok(place) = state.out.binary_search_by_key(&sequence, |(sequence, _)| *sequence) {
             state.out[place].1 = true;
@@ -92,6 +103,7 @@ impl Loans {
             state.out.pop_front();
         }
         self.returned.notify_all();
+        state.forgotten && state.out.is_empty()
     }
 }
 
@@ -127,13 +139,13 @@ impl Loan {
         Some(self.loans.state.lock().end?.fate(sequence))
     }
 
-    /// Tells whoever lent them, under no lock; then they count as given back.
-    pub(crate) fn give_back(&self, sequence: u64, fate: Fate) {
+    /// Tells whoever lent them, under no lock; then they count as given back. True when the connection can be forgotten now.
+    pub(crate) fn give_back(&self, sequence: u64, fate: Fate) -> bool {
         let release = self.release.lock().take();
         if let Some(release) = release {
             release(self.conn, sequence, fate);
         }
-        self.loans.returned(sequence);
+        self.loans.returned(sequence)
     }
 }
 

@@ -219,13 +219,20 @@ impl Connection {
     fn pass(self: &Arc<Self>, message: &mut Message, timeout: Timeout) -> Result<u64> {
         let timeout = timeout.or(self.manager.send_timeout());
         let (mut begun, mut waits) = (None, false);
-        let result = self.gate.pass(message, |life| {
-            // Only who must wait asks for the time.
-            let begun = *begun.get_or_insert_with(Instant::now);
-            let patience = life.patience(timeout, begun + timeout);
-            waits |= matches!(patience, Patience::Until(_));
-            patience
-        });
+        let mut pass = |message: &mut Message| {
+            self.gate.pass(message, |life| {
+                // Only who must wait asks for the time.
+                let begun = *begun.get_or_insert_with(Instant::now);
+                let patience = life.patience(timeout, begun + timeout);
+                waits |= matches!(patience, Patience::Until(_));
+                patience
+            })
+        };
+        let mut result = pass(message);
+        // Others may keep bytes that were acknowledged since they were looked at.
+        if matches!(&result, Err(error) if error.status == Status::Limit) && Process::current()?.reclaim_bytes() {
+            result = pass(message);
+        }
         if let (Some(begun), true) = (begun, waits) {
             self.manager.counts().waits.add(begun.elapsed());
         }
@@ -275,9 +282,16 @@ impl Connection {
         }
     }
 
-    /// Whether buffers are lent that are not given back.
-    pub(crate) fn is_lending(&self) -> bool {
-        self.gate.lock().lending().0.first().is_some()
+    /// Gives back what it does not need of the process's budget of bytes, unless somebody uses it at this moment.
+    pub(crate) fn try_give_back(&self) {
+        if let Some(mut life) = self.gate.try_lock() {
+            life.give_back();
+        }
+    }
+
+    /// It is to be forgotten; false while buffers are lent: whoever gives back the last one forgets it.
+    pub(crate) fn forget(&self) -> bool {
+        self.gate.lock().lending().0.forget()
     }
 
     /// Waits until it is READY; the error says why it never will be, or that the time is over.

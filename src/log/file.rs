@@ -4,8 +4,9 @@ use std::ffi::OsStr;
 use std::fmt::Write as _;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Level, Sink};
@@ -41,7 +42,11 @@ fn open(path: &OsStr) -> io::Result<File> {
         // A duplicate, so that no lock of the standard library's can be held when the process forks.
         return Ok(io::stderr().as_fd().try_clone_to_owned()?.into());
     }
-    OpenOptions::new().append(true).create(true).open(path)
+    // Without waiting for whoever reads a named pipe; the log's thread waits for him afterwards, when it writes.
+    let file = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    // SAFETY: an open descriptor of ours.
+    unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
+    Ok(file)
 }
 
 fn line(at: SystemTime, level: Level, text: &str) -> String {

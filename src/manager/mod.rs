@@ -243,10 +243,9 @@ impl Manager {
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
             // Whoever waits for the buffers that it was lent must find it.
-            if sets.endings.front().is_some_and(|oldest| oldest.is_lending()) {
-                break;
-            }
-            if let Some(oldest) = sets.endings.pop_front() {
+            if let Some(oldest) = sets.endings.pop_front()
+                && oldest.forget()
+            {
                 self.registry.remove(oldest.id());
             }
         }
@@ -349,8 +348,8 @@ impl Manager {
         let endings = endings.make_contiguous();
         let gone = self.wait_gone(endings, deadline);
         let returned = self.wait_returned(endings, deadline);
-        // Whoever waits for the buffers that one was lent must find it, now and later.
-        for ended in endings.iter().filter(|ended| !ended.is_lending()) {
+        // Whoever waits for the buffers that one was lent must find it until they are given back.
+        for ended in endings.iter().filter(|ended| ended.forget()) {
             self.registry.remove(ended.id());
         }
         gone.and(returned)
