@@ -14,7 +14,7 @@ use crate::ids::ConnId;
 pub enum Scope {
     /// Nothing is wrong.
     None = 0,
-    /// Only this call: its arguments, or its deadline.
+    /// Only this call: its arguments, or what it asks for.
     Call = 1,
     /// This endpoint; others are not affected.
     Peer = 2,
@@ -110,10 +110,10 @@ pub const STATUSES: &[StatusRow] = &[
         "The deadline came first; a send has not been accepted, a dial goes on.",
         "Try again, or treat the peer as slow."),
     row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true,
-        "The queue to the peer is full and has made no progress for at least this call's own timeout; returned at once, without waiting again.",
+        "The queue to the peer is full and has made no progress for at least this call's own timeout; returned without waiting any longer.",
         "Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves again."),
     row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
-        "The last dial failed or was given up less than one backoff step ago, so this call did not dial.",
+        "Less than one backoff step ago the last dial failed, was given up, or its connection was lost within a step; this call did not dial.",
         "Try again after retry_after_ms; os_errno and the message tell why."),
     row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true,
         "The dial failed: refused, unreachable, unresolvable, timed out, or the peer is not a ZeroMQ PULL socket.",
@@ -171,7 +171,8 @@ impl Status {
     }
 }
 
-/// Why a call failed. Every error means: nothing was accepted, nothing half-made (PARTIAL: of what it is about).
+/// Why a call failed. An error means: nothing was accepted, nothing half-made. PARTIAL means that of what it is about; TIMEOUT of a
+/// connect leaves its dial, and TIMEOUT of a call that ends things has ended them.
 #[derive(Clone, Debug)]
 pub struct Error {
     /// Which row of the table.

@@ -20,7 +20,7 @@ pub use values::{NodeLoss, Options, Value, Values};
 /// Where a setting acts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reach {
-    /// The whole process; can be set on manager 0 before the first connection only.
+    /// The whole process; can be set on manager 0, most of them before the first connection only.
     Process,
     /// One manager.
     Manager,
@@ -156,7 +156,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::SendHwm, "send_hwm", Reach::Connection, (1, 10_000_000, "messages"), 1000,
         "How many messages libzmq queues for one connection. Once full, the queue opens again when half of it has left."),
     number(Key::MaxQueuedBytes, "max_queued_bytes", Reach::Connection, (1, 1 << 50, "bytes"), 256 << 20,
-        "How many bytes may be on the way on one connection: accepted, and not yet acknowledged by the peer's kernel (ipc, and with acknowledgement off: still held by libzmq). When they are used up, the connection is full. One larger message goes when nothing else is on the way."),
+        "How many bytes may be on the way on one connection: accepted, and not yet acknowledged by the peer's kernel (ipc, and with acknowledgement off: still held by libzmq). Bytes on the wire: in memory libzmq needs about 64 more for each frame. When they are used up, the connection is full. One larger message goes when nothing else is on the way."),
     number(Key::StallMs, "stall_ms", Reach::Connection, (1, DAY_MS, "ms"), 1000,
         "When nothing of what is on the way to a peer has been acknowledged for this long (ipc, and with acknowledgement off: let go by libzmq), the event STALLED is raised."),
     Setting { key: Key::Acknowledgement, name: "acknowledgement", reach: Reach::Connection, kind: Kind::Word(&["off", "on"]), default: 1,
@@ -198,7 +198,7 @@ pub const SETTINGS: &[Setting] = &[
     none(Key::CurveSecretKey, "curve_secret_key", Kind::Secret,
         "The secret key of this client. Never shown in any text."),
     Setting { key: Key::RequireCurve, name: "require_curve", reach: Reach::Manager, kind: Kind::Flag, default: 0,
-        text: "A dial without curve_server_key is INVALID, whoever asks for it. Live connections stay as they are." },
+        text: "A dial without curve_server_key is INVALID (inside a backoff step, where nothing would be dialled, BACKOFF). Live connections stay as they are." },
     none(Key::SourceAddress, "source_address", Kind::Text { form: "the IPv4 or IPv6 address of an interface, without a port", read: text::source },
         "The address of this host from which TCP is dialled, for a host with several networks. Addresses of a peer that are not of its family are passed over. The empty text: as the kernel routes."),
     none(Key::Interface, "interface", Kind::Text { form: "the name of an interface, 1 to 15 bytes", read: text::interface },
@@ -266,7 +266,8 @@ pub fn document() -> String {
          or among the newest `max_fences` others: options that leave one out do not take it away.\n\n\
          * **connection**: taken by `kvconn_connect` and `kvconn_node_add_endpoints`, and by `kvconn_configure` for all dials to come.\n\
          * **manager**: taken by `kvconn_configure` and `kvconn_manager_create`.\n\
-         * **process**: taken by `kvconn_configure` on manager 0 before the first connection.\n\
+         * **process**: taken by `kvconn_configure` on manager 0 before the first connection; `max_total_queued_bytes` and\n  \
+           `max_descriptors` at any time.\n\
          * **call**: taken by `kvconn_connect`.\n\n\
          An endpoint that is forgotten has lost its CURVE keys: where every peer must be encrypted, set `require_curve`, or\n\
          configure the keys for the manager.\n\n\

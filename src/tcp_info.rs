@@ -92,7 +92,8 @@ impl TcpInfo {
 pub enum EndedBy {
     /// It has not ended, or nobody can tell.
     Unknown = 0,
-    /// The peer closed it in order: what was acknowledged, the peer could read to the end.
+    /// The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
+    /// it has read everything does not.
     Fin = 1,
     /// The peer or its kernel reset it: what its kernel held may be gone.
     Reset = 2,

@@ -12,6 +12,7 @@ the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
 import contextlib
 import ctypes
 from array import array
+from collections.abc import Mapping
 from ctypes import byref
 from typing import NamedTuple
 
@@ -79,6 +80,15 @@ def _get(function, kind, *arguments):
     return out.value
 
 
+def _value(value):
+    """An option's value as text: numbers and flags by themselves, pyzmq's CURVE keys from bytes."""
+    if isinstance(value, bytes):
+        if not value.isascii():
+            raise ValueError("an option's value that is bytes must be ASCII")  # decode() would show it, and it may be a key
+        return value.decode("ascii")
+    return str(int(value) if isinstance(value, bool) else value)
+
+
 class _Options:
     """A dict as kvconn_options_t, for one call; None stays NULL."""
 
@@ -88,11 +98,13 @@ class _Options:
     def __enter__(self):
         self.pointer = None
         if self.options is not None:
+            if not isinstance(self.options, Mapping):
+                kind = type(self.options).__name__
+                raise TypeError(f'options must be a dict such as {{"send_hwm": 100}}, not {kind}; timeouts have names: wait_ms=3000')
             self.pointer = _lib.kvconn_options_new()
             try:
                 for name, value in self.options.items():
-                    text = str(int(value) if isinstance(value, bool) else value)
-                    _call("kvconn_options_set", self.pointer, _text(name), _text(text))
+                    _call("kvconn_options_set", self.pointer, _text(name), _text(_value(value)))
             except BaseException:
                 self.__exit__()
                 raise
@@ -110,6 +122,10 @@ def has(feature):
 
 
 def configure(options, manager=DEFAULT):
+    """Sets options of a manager, for all that comes: a dict from names (docs/options.md) to numbers, flags, texts or CURVE keys.
+
+        kvconn.configure({"send_timeout_ms": 200, "require_curve": True})
+    """
     with _Options(options) as pointer:
         _call("kvconn_configure", manager, pointer)
 
@@ -166,11 +182,16 @@ def find(endpoint, manager=DEFAULT):
 # ---- Messages --------------------------------------------------------------------------------------------------------
 
 
-def _views(frames):
-    """Views of the frames, because a bytearray that is viewed keeps its size, and an iterator is read only once."""
+def _listed(frames):
+    """The frames, unless they are a single one: its bytes would each be a frame."""
     if isinstance(frames, (str, bytes, bytearray, memoryview)):
         raise TypeError(f"frames must be a list of bytes, not {type(frames).__name__}: write [frame] for a single one")
-    return [_view(frame) for frame in frames]
+    return frames
+
+
+def _views(frames):
+    """Views of the frames, because a bytearray that is viewed keeps its size, and an iterator is read only once."""
+    return [_view(frame) for frame in _listed(frames)]
 
 
 def _packed(frames):
@@ -236,8 +257,8 @@ def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
     The frames are objects that show their bytes in one piece (bytes, bytearray, a NumPy array). They are held until they are
     released, and must not be changed before: `wait_released` waits for that.
     """
-    _loans.reclaim()
-    loan = _lent.Loan(frames)
+    _loans.reclaim(conn)
+    loan = _lent.Loan(_listed(frames))
     try:
         count = len(loan.buffers)
         array = (_ffi.kvconn_frame_t * count)(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
@@ -254,7 +275,7 @@ def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
     try:
         _call("kvconn_wait_released", conn, sequence, timeout_ms)
     finally:
-        _loans.reclaim()
+        _loans.reclaim_all()
 
 
 def _released(conn):

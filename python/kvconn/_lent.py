@@ -58,6 +58,9 @@ class Loan:
             _release(self.buffers.pop())
 
 
+SWEEP = 64  # how many looks at one connection go by until all are looked at
+
+
 class Lent:
     """What is lent to each connection, oldest first."""
 
@@ -70,22 +73,43 @@ class Lent:
     def _begin(self):
         self._lock = threading.Lock()
         self._loans = {}
+        self._looks = 0
 
     def add(self, conn, sequence, loan):
+        """Notes a loan. The sequences are in order: two threads may come here in another order than they were accepted in."""
         with self._lock:
-            self._loans.setdefault(conn, deque()).append((sequence, loan))
+            loans = self._loans.setdefault(conn, deque())
+            later = []
+            while loans and loans[-1][0] > sequence:
+                later.append(loans.pop())
+            loans.append((sequence, loan))
+            loans.extend(reversed(later))
 
-    def reclaim(self):
-        """Gives back what the library says is released. One that it does not know any more lends nothing."""
+    def reclaim(self, conn):
+        """Gives back what the library says is released to this connection; it costs what is given back, not what is lent. Of the
+        others now and then."""
         with self._lock:
-            for conn, loans in list(self._loans.items()):
-                released = self._released(conn)
-                # Two threads may have noted their messages in another order than they were accepted in.
-                left = deque(each for each in loans if released is not None and each[0] > released)
-                for sequence, loan in loans:
-                    if released is None or sequence <= released:
-                        loan.give_back()
-                if left:
-                    self._loans[conn] = left
-                else:
-                    del self._loans[conn]
+            self._looks = (self._looks + 1) % SWEEP
+            if self._looks == 0:
+                self._look_at_all()
+            else:
+                self._look_at(conn)
+
+    def reclaim_all(self):
+        with self._lock:
+            self._look_at_all()
+
+    def _look_at_all(self):
+        for conn in list(self._loans):
+            self._look_at(conn)
+
+    def _look_at(self, conn):
+        loans = self._loans.get(conn)
+        if loans is None:
+            return
+        released = self._released(conn)
+        # One that the library does not know any more lends nothing.
+        while loans and (released is None or loans[0][0] <= released):
+            loans.popleft()[1].give_back()
+        if not loans:
+            del self._loans[conn]

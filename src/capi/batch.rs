@@ -111,7 +111,8 @@ impl Items {
 /// Sends many messages, each on its connection, under one deadline and without a thread for each.
 ///
 /// The call returns when every item is accepted or has failed. One whose connection ends gets its status at that moment, and
-/// the call goes on with the others.
+/// the call goes on with the others. A message that cannot be accepted at once is copied, and its copy is held until its turn comes or
+/// the call ends: a batch to full connections needs the memory of all its messages.
 ///
 /// @param[in,out] items the messages; sequence and status are written, also when the call as a whole fails, then with
 ///     its status. May be NULL when count is 0.

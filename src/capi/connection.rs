@@ -109,7 +109,8 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
 ///     does not belong here; the message says why.
 /// @retval KVCONN_STALE          there is no such manager.
 /// @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
-/// @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+/// @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+///     long to wait. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
 /// @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
 /// @retval KVCONN_DISCONNECTED   another thread disconnected it during the call.

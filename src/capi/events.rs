@@ -32,7 +32,7 @@ pub struct kvconn_event_t {
     pub os_errno: i32,
     /// The connection it is about, or 0.
     pub conn: kvconn_conn_t,
-    /// The node it is about, or 0.
+    /// The node it is about, or 0, as in every ending of a connection: an endpoint may belong to several nodes, or to none.
     pub node: kvconn_node_t,
     /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0.
     pub count: u64,
@@ -47,9 +47,9 @@ pub struct kvconn_event_t {
     pub time_ms: i64,
     /// The endpoint it is about, in its canonical form, or "".
     pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
-    /// The name of the node it is about, or "".
+    /// The name of the node it is about, or "", as in every ending of a connection.
     pub node_name: [c_char; KVCONN_TEXT_SIZE],
-    /// One line for a person.
+    /// One line for a person, or "" when there is nothing to add (READY).
     pub message: [c_char; KVCONN_TEXT_SIZE],
 }
 

@@ -85,7 +85,10 @@ pub unsafe extern "C" fn kvconn_disconnect_all(
 
 /// Ends kvconn in this process for good: closes every connection of every manager; from then on every call returns
 /// KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
-/// who else uses kvconn. A program may also just exit.
+/// who else uses kvconn. A program may also just exit, unless release functions may still run that touch what its exit destroys.
+///
+/// On KVCONN_OK all buffers that were lent by kvconn_send_owned are released. On KVCONN_TIMEOUT those that are not must stay as they
+/// are until the process ends; kvconn_wait_released now returns KVCONN_SHUTDOWN.
 ///
 /// @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
 ///     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.

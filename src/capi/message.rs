@@ -159,7 +159,7 @@ impl Checked<'_> {
 /// @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
 /// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
 /// @retval KVCONN_CONNECT_FAILED its dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
@@ -196,7 +196,7 @@ pub unsafe extern "C" fn kvconn_send(
 /// @retval KVCONN_INVALID        there is no frame or too many, or buffer is NULL and not all sizes are 0.
 /// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
 /// @retval KVCONN_CONNECT_FAILED its dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
@@ -244,8 +244,9 @@ fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64
 ///     size is not 0.
 /// @retval KVCONN_STALE          there is no such manager.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
-/// @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
+/// @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+///     long to wait. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -293,8 +294,9 @@ pub unsafe extern "C" fn kvconn_send_to(
 ///     are 0.
 /// @retval KVCONN_STALE          there is no such manager.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
-/// @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
+/// @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+///     long to wait. Not dialled.
 /// @retval KVCONN_CONNECT_FAILED the dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer was lost during the call.
 /// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -329,8 +331,8 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
 
 /// Waits until the peer's kernel has acknowledged messages of this connection.
 ///
-/// What is acknowledged the peer can read, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout, or when
-/// the peer is killed before it reads, what its kernel held may be gone.
+/// What is acknowledged a peer that goes on reading has, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout,
+/// or when the peer closes its socket or is killed before it has read, what its kernel held may be gone.
 ///
 /// @param conn              the connection.
 /// @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.

@@ -31,14 +31,17 @@
 //! - acknowledged: the peer's kernel has acknowledged every byte of the message (TCP).
 //! - unacknowledged: accepted, and not acknowledged when the connection ended: the peer may have got it in the last round trip,
 //!   or not. Sending it again gives at-least-once.
-//! - fence: an endpoint that must not be dialled until it is connected or registered again.
+//! - fence: an endpoint that must not be dialled until it is connected or registered again; after kvconn_handle_failure only
+//!   registration in a live node lifts it.
 //! - manager: an independent set of endpoints, nodes, fences, events and settings.
 //!
 //! ## Errors
 //!
 //! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
 //! details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
-//! out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
+//! out-parameters are zero. Exceptions are stated: KVCONN_PARTIAL, which only a batch returns, and KVCONN_TIMEOUT of kvconn_connect,
+//! whose dial goes on, and of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy, which have ended everything all the
+//! same. The numbers are frozen.
 //!
 //! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
 //! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
@@ -88,7 +91,9 @@
 //! When a connection ends, kvconn says which sequence was the last acknowledged; what lies between that and the last accepted
 //! is unacknowledged and can be sent again. Every message up to acknowledged was in the peer's kernel, and a peer that goes on
 //! reading has it, as long as the connection ended by FIN; after a reset or a timeout, or when the peer is killed before reading,
-//! what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…). After kvconn's own
+//! what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…).
+//! A peer that closes its socket before it has read everything does not go on reading: libzmq drops what it holds. To leave without
+//! loss it half-closes, reads on until the other side has hung up too, and exits. After kvconn's own
 //! disconnect the kernel may still deliver unacknowledged bytes late. Where the platform cannot tell, kvconn says "unknown"
 //! (KVCONN_UNKNOWN): on ipc endpoints, with acknowledgement off, and on kernels before 4.1.
 //! kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
@@ -119,18 +124,22 @@
 //! After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
 //! the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
 //! that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
-//! start; the next step is no longer than that one, and the errno is 0.
-//! Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
-//! step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
+//! start; the next step is no longer than that one, and the errno is 0. PEER_LOST of a connection that was READY for less than a
+//! step counts as a failed dial, so that a peer that lets in and hangs up is not dialled in a storm.
+//! Registering an endpoint in a life of a node that is newer than any that registered it before resets the steps, and so does a
+//! connection that was READY for longer than a step. One dial tries every address that a name resolves to, in order, within
+//! connect_timeout_ms.
 //!
 //! ## A full connection
 //!
 //! A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
 //! there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
-//! many peers loses one timeout to a stuck one, not one per message.
+//! many peers loses one timeout to a stuck one, not one per message. KVCONN_STALLED also comes later than at once, when that patience
+//! runs out during the wait. With a timeout of 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! A connection is full when libzmq's queue is (option send_hwm, in messages), and when max_queued_bytes (256 MiB) are on the way:
-//! accepted, and not yet acknowledged by the peer's kernel. A single larger message goes when nothing else is on the way. All
+//! accepted, and not yet acknowledged by the peer's kernel. These are bytes on the wire; in memory libzmq needs about 64 more for each
+//! frame. A single larger message goes when nothing else is on the way. All
 //! connections of the process together may have max_total_queued_bytes (2 GiB) on the way; a send beyond that is KVCONN_LIMIT at once.
 //!
 //! ## Idle connections
@@ -145,6 +154,10 @@
 //! after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
 //! that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
 //! closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
+//! A release function must not return in a child that it forked: the child would end there.
+//!
+//! A program may return from main, or exit, at any time. If release functions may still run then, it calls kvconn_shutdown first: they
+//! must not touch what its exit destroys.
 //! kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
 
 // C names are used as they are, so that one search finds both sides. What a pointer must satisfy is said once, for C, in the

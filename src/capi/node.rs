@@ -148,7 +148,8 @@ pub unsafe extern "C" fn kvconn_node_info(
 }
 
 /// Registers endpoints with a node: all of them or, on an error, none. Dials nothing. Lifts every fence on them, and resets
-/// their backoff when they are new in this life. An endpoint may belong to several nodes, and may be registered again.
+/// their backoff when this life is newer than any that registered them before. An endpoint may belong to several nodes, and may be
+/// registered again.
 ///
 /// @param node      the node.
 /// @param endpoints the endpoints; NULL when count is 0.

@@ -7,6 +7,10 @@
 //! There are two forms. With a release function, kvconn calls it once for each accepted message, on its thread "kvconn-release",
 //! under no lock. Without one, the buffers of all messages up to info.released are the caller's, and kvconn_wait_released waits
 //! for that: callers from other languages use this form, because no code of theirs runs on a foreign thread.
+//!
+//! At the end of the program: after KVCONN_OK of kvconn_shutdown all lent buffers are released; after KVCONN_TIMEOUT of it the rest
+//! must stay as they are until the process ends, and kvconn_wait_released returns KVCONN_SHUTDOWN. A program that returns from main
+//! while releases may still run shuts down first: they must not touch what its exit destroys.
 
 use std::ffi::c_void;
 use std::ptr;
@@ -25,8 +29,8 @@ use crate::thread::host_call;
 /// It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
 /// function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
 /// call, and kvconn_disconnect_all, kvconn_manager_destroy and kvconn_shutdown do not wait for buffers. In a forked child it is not
-/// called. It must return: a C++ exception out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp
-/// out of it is undefined.
+/// called, and in a child that it forked itself it must not return: the child then ends. Elsewhere it must return: a C++ exception
+/// out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp out of it is undefined.
 pub type kvconn_release_fn_t =
     Option<unsafe extern "C-unwind" fn(conn: kvconn_conn_t, sequence: u64, fate: i32, user_data: *mut c_void)>;
 
@@ -51,7 +55,7 @@ pub type kvconn_release_fn_t =
 /// @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
 /// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
 /// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
 /// @retval KVCONN_CONNECT_FAILED its dial has failed.
 /// @retval KVCONN_PEER_LOST      the peer is gone.
 /// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.

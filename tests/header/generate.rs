@@ -310,8 +310,10 @@ fn initialiser(name: &str, fields: &[&str]) -> String {
 pub fn status_document() -> String {
     let mut out = String::from(
         "# Statuses\n\nMade from the table in `src/error.rs`; `make bless` renews it. Every function that can fail returns one of\n\
-         these. Numbers are frozen: a status may be added, never renumbered. Every error means: nothing was accepted, nothing is half\n\
-         made; `KVCONN_PARTIAL` alone means that of the items it is about.\n\n\
+         these. Numbers are frozen: a status may be added, never renumbered. An error means: nothing was accepted, nothing is half\n\
+         made. `KVCONN_PARTIAL` means that of the items it is about. `KVCONN_TIMEOUT` of `kvconn_connect` leaves the dial, which goes on,\n\
+         and of `kvconn_disconnect_all`, `kvconn_shutdown` and `kvconn_manager_destroy` it means that everything has ended, but something\n\
+         that was accepted was not acknowledged, or sockets were not given up, in time.\n\n\
          * **scope**: how far it reaches: this call only (CALL), this endpoint (PEER), what this life of the node owned (NODE), or\n  \
            everything (PROCESS).\n\
          * **retriable**: the same call can succeed later without the caller changing anything.\n\n\

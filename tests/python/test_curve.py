@@ -29,6 +29,29 @@ def test_messages_arrive_byte_for_byte(kv, manager, peer):
     assert receiver.messages() == messages
 
 
+def test_keys_are_taken_as_pyzmq_makes_them(kv, manager, peer):
+    server, client = ([key.encode() for key in pair] for pair in (keys(), keys()))
+    receiver = peer("--curve-secret", server[1].decode())
+    kv.connect(receiver.endpoint, options(server, client), wait_ms=5000, manager=manager)
+
+
+@pytest.mark.parametrize("value", [b"\xff" * 40, b"secret\xe9"])
+def test_bytes_that_are_not_ascii_are_refused_and_not_shown(kv, manager, value):
+    with pytest.raises(ValueError, match="must be ASCII") as caught:
+        kv.connect("tcp://127.0.0.1:9", {"curve_secret_key": value}, manager=manager)
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [3000, "send_hwm", [("send_hwm", 1)]])
+def test_options_that_are_no_dict_are_refused(kv, manager, given):
+    for call in (
+        lambda: kv.connect("tcp://127.0.0.1:9", given, manager=manager),
+        lambda: kv.configure(given, manager=manager),
+    ):
+        with pytest.raises(TypeError, match="options must be a dict"):
+            call()
+
+
 def test_a_lost_connection_is_never_dialled_plain(kv, manager, peer):
     server, client = keys(), keys()
     kv.configure({"backoff_ms": 1, "backoff_max_ms": 1}, manager=manager)

@@ -51,6 +51,9 @@ def test_what_was_refused_is_not_held(kv, manager, peer):
     for frames in (["text"], [buffer, 17], [memoryview(b"abcdef")[::2]]):
         with pytest.raises((TypeError, BufferError)):
             kv.send_owned(conn, frames)
+    for single in (b"abc", bytearray(b"abc"), memoryview(b"abc"), "abc"):
+        with pytest.raises(TypeError, match=r"write \[frame\]"):
+            kv.send_owned(conn, single)
     with pytest.raises(kv.Invalid):
         kv.send_owned(conn, [])
     kv.disconnect(conn)
@@ -76,6 +79,55 @@ def test_a_stopped_peer_keeps_them_until_the_end_of_the_connection(kv, manager, 
     kv.wait_released(conn, timeout_ms=5000)
     for buffer in buffers:
         buffer.clear()
+
+
+def lent(_lent, released):
+    """A Lent that is told by this dict what is released, and a list of the connections that it asked for."""
+    asked = []
+
+    def ask(conn):
+        asked.append(conn)
+        return released[conn]
+
+    return _lent.Lent(ask), asked
+
+
+def is_lent(buffer):
+    try:
+        buffer.append(0)
+    except BufferError:
+        return True
+    return False
+
+
+def test_loans_noted_in_another_order_are_given_back_in_order(kv):
+    from kvconn import _lent
+
+    released = {1: 2}
+    loans, _ = lent(_lent, released)
+    buffers = {sequence: bytearray(1) for sequence in range(1, 6)}
+    for sequence in (3, 5, 1, 4, 2):
+        loans.add(1, sequence, _lent.Loan([buffers[sequence]]))
+    for released[1] in (2, 4, 5):
+        loans.reclaim(1)
+        assert [sequence for sequence, buffer in buffers.items() if is_lent(buffer)] == list(range(released[1] + 1, 6))
+
+
+def test_reclaiming_looks_at_one_connection_and_now_and_then_at_all(kv):
+    from kvconn import _lent
+
+    loans, asked = lent(_lent, {1: 0, 2: 0, 3: None})
+    buffers = {conn: bytearray(1) for conn in (1, 2, 3)}
+    for conn, buffer in buffers.items():
+        loans.add(conn, 1, _lent.Loan([buffer]))
+    for _ in range(_lent.SWEEP - 1):
+        loans.reclaim(1)
+    assert set(asked) == {1} and is_lent(buffers[3])
+    loans.reclaim(1)
+    assert set(asked) == {1, 2, 3} and not is_lent(buffers[3]), "one that is not known any more lends nothing"
+    asked.clear()
+    loans.reclaim_all()
+    assert asked == [1, 2]
 
 
 def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
