@@ -179,7 +179,7 @@ impl Write for FdWriter {
         while !left.is_empty() {
             let mut polled = libc::pollfd { fd: self.fd, events: libc::POLLOUT, revents: 0 };
             // SAFETY: one live element; any number is allowed as a descriptor.
-            if unsafe { libc::poll(&mut polled, 1, PATIENCE_MS) } == 0 {
+            if self.fd >= 0 && unsafe { libc::poll(&mut polled, 1, PATIENCE_MS) } == 0 {
                 self.failure = Some(io::ErrorKind::TimedOut.into());
                 return Err(fmt::Error);
             }

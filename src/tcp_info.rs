@@ -103,13 +103,6 @@ pub enum EndedBy {
     Local = 4,
 }
 
-/// Whether our kernel would take more at this moment.
-pub(crate) fn takes_more(fd: BorrowedFd<'_>) -> bool {
-    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-    // SAFETY: one live element; does not wait.
-    unsafe { libc::poll(&mut polled, 1, 0) == 1 && polled.revents == libc::POLLOUT }
-}
-
 /// Takes the pending error of a socket, 0 when there is none.
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> i32 {
     let mut errno: libc::c_int = 0;

@@ -104,10 +104,12 @@ pub(crate) struct Ledger {
     trim_at: usize,
 }
 
-/// Nothing was accepted since, and at least so much was missing at every look, when the kernel would have taken more.
+/// Nothing was accepted since, and at least so much was missing at every look.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     accepted: u64,
+    /// What the kernel had been given.
+    written: u64,
     least: u64,
     since: Instant,
     looks: u32,
@@ -211,38 +213,36 @@ impl Ledger {
         received > self.received_before + 1
     }
 
-    /// Takes in that our kernel, which was given so many bytes, would take more at a look, one of the watcher's, which leave
-    /// libzmq time to hand it what it has. True when something is found out: what is written is to be taken in again.
+    /// Takes in what was found at a look, one of the watcher's, which leave libzmq time to hand our kernel what it has: so many
+    /// bytes were given to the kernel. True when something is found out: what is written is to be taken in again.
     ///
     /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is missing all the time
-    /// when everything has long been written, and as much as some PONGs, then it is these that were never sent.
-    pub(crate) fn rests(&mut self, written: u64, received: u64, now: Instant) -> bool {
+    /// when everything could have been written long ago, and as much as some PONGs, then it is these that were never sent. It
+    /// could be written when all that the kernel had at the beginning was acknowledged since: then the kernel has told libzmq
+    /// that there is room.
+    pub(crate) fn rests(&mut self, counters: Counters, written: u64, now: Instant) -> bool {
         let written = written.saturating_sub(self.sent_before());
-        let pongs = self.pongs(received.saturating_sub(self.received_before), written);
+        let pongs = self.pongs(counters.received.saturating_sub(self.received_before), written);
         let missing = (self.accepted_bytes + pongs).saturating_sub(written);
-        let begins = Rest { accepted: self.accepted_bytes, least: missing, since: now, looks: 0 };
+        let begins = Rest { accepted: self.accepted_bytes, written, least: missing, since: now, looks: 0 };
         let rest = self.at_rest.get_or_insert(begins);
         // A PONG that is being made is missing at one look, and not at the next. But what becomes less is being written.
         if rest.accepted != begins.accepted || missing < rest.least {
             *rest = begins;
         }
         rest.looks += 1;
-        if rest.looks < LOOKS_AT_REST || now.duration_since(rest.since) < REST {
+        let rest = *rest;
+        let acked = counters.acked.saturating_sub(self.sent_before());
+        if rest.looks < LOOKS_AT_REST || now.duration_since(rest.since) < REST || acked < rest.written {
             return false;
         }
-        let least = rest.least;
         self.at_rest = None;
         let pong = if self.plain_pings { self.mechanism.pong() } else { 1 };
-        let found = least > 0 && least <= pongs && least.is_multiple_of(pong);
+        let found = rest.least > 0 && rest.least <= pongs && rest.least.is_multiple_of(pong);
         if found {
-            self.never_sent += least;
+            self.never_sent += rest.least;
         }
         found
-    }
-
-    /// The kernel takes nothing: libzmq may hold more.
-    pub(crate) fn works(&mut self) {
-        self.at_rest = None;
     }
 
     /// How many bytes of PONG we answered to what the peer sent beyond its handshake, of which its FIN counts as one byte,
@@ -430,7 +430,7 @@ mod tests {
     fn looks(ledger: &mut Ledger, counters: Counters, apart: u64) -> [bool; 5] {
         let begun = Instant::now();
         [0, 1, 2, 3, 4].map(|look| {
-            let found = ledger.rests(counters.acked, counters.received, begun + Duration::from_millis(look * apart));
+            let found = ledger.rests(counters, counters.acked, begun + Duration::from_millis(look * apart));
             ledger.written(counters.acked, counters.received);
             ledger.observe(counters);
             found
@@ -459,10 +459,11 @@ mod tests {
         for look in 1..=6 {
             let received = counters.received + look * 9;
             let written = counters.acked + (look - look % 2) * 7;
-            let found = ledger.rests(written, received, begun + Duration::from_millis(look * 600));
+            let counters = Counters { acked: written - 7, received };
+            let found = ledger.rests(counters, written, begun + Duration::from_millis(look * 600));
             assert_eq!(found, look == 6);
             ledger.written(written, received);
-            ledger.observe(Counters { acked: written - 7, received });
+            ledger.observe(counters);
         }
         let received = counters.received + 6 * 9;
         ledger.written(counters.acked + 6 * 7, received);
@@ -470,6 +471,19 @@ mod tests {
         assert_eq!(ledger.acknowledged(), 0, "a PONG may have come before the message's end");
         ledger.observe(Counters { acked: counters.acked + 6 * 7, received });
         assert_eq!(ledger.acknowledged(), 1);
+    }
+
+    /// A network that is cut, say: libzmq may hold more, which the kernel has no room for.
+    #[test]
+    fn it_is_no_rest_while_the_kernel_waits_for_acknowledgements() {
+        let (mut ledger, counters) = behind_by_three_pongs();
+        ledger.accept(50);
+        let begun = Instant::now();
+        for look in 0..100 {
+            let written = counters.acked + 22;
+            assert!(!ledger.rests(counters, written, begun + Duration::from_millis(look * 100)));
+        }
+        assert_eq!(ledger.acknowledged(), 0);
     }
 
     #[test]

@@ -364,12 +364,9 @@ impl Life {
         let looked = self.look();
         if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(account)) = (looked, &mut self.account)
             && account.ledger.has_pings(counters.received)
+            && account.ledger.rests(counters, written, Instant::now())
         {
-            if !tcp_info::takes_more(account.tcp.as_fd()) {
-                account.ledger.works();
-            } else if account.ledger.rests(written, counters.received, Instant::now()) {
-                self.look();
-            }
+            self.look();
         }
         let on_the_way = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !on_the_way {

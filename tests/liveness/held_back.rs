@@ -1,4 +1,4 @@
-//! What libzmq holds back because the kernel takes no more is not taken for heartbeats' answers that were never sent.
+//! What libzmq holds back because the kernel has no room is not taken for heartbeats' answers that were never sent.
 
 use std::time::Duration;
 
