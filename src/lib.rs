@@ -34,7 +34,7 @@ pub mod resolve;
 mod route;
 mod sync;
 pub mod tcp_info;
-mod thread;
+pub mod thread;
 mod wake;
 mod watcher;
 

@@ -120,3 +120,60 @@ fn the_total_is_shared_by_all_connections_and_refuses_at_once() {
     // All of it is given back: one message of nearly everything fits.
     wait_until("the shares are given back", LONG, || send(&conns[2], &[&vec![1; 9_900_000]], ms(100)).is_ok());
 }
+
+/// What is refused, idle or long acknowledged takes nothing from others.
+#[test]
+fn the_total_is_there_for_who_has_something_on_the_way() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let manager = kvconn::process::Process::current().unwrap().manager(kvconn::ids::ManagerId::NONE).unwrap();
+    manager.configure(&options(&[("max_total_queued_bytes", "20000000")])).unwrap();
+    let (stuck, healthy) =
+        (narrow_peer(1), Peer::with(PeerOptions { endpoints: 40, log: false, ..PeerOptions::default() }));
+    let engine = Engine::with(&[("send_hwm", "4"), ("max_endpoints", "100")]);
+    let conn = engine.ready(stuck.endpoint());
+    stuck.stop();
+    engine.fill(&conn, &[7; 100_000]);
+    // A message that finds the queue full has been refused, and takes nothing.
+    let status = status_of(&send(&conn, &[&vec![7; 16 * MIB]], Duration::ZERO));
+    assert_eq!(status, Status::Timeout);
+    let other = engine.ready(&healthy.endpoints()[0]);
+    for _ in 0..20 {
+        // Acknowledged at once, though nobody has looked: it is not on the way any more.
+        send(&other, &[&vec![7; 8 * MIB]], LONG).expect("enough is left");
+        other.flush(0, after(LONG)).0.unwrap();
+    }
+    // Many that are idle take nothing at all.
+    conn.disconnect().unwrap();
+    manager.configure(&options(&[("max_total_queued_bytes", "200000")])).unwrap();
+    for endpoint in healthy.endpoints() {
+        let idle = engine.ready(endpoint);
+        send(&idle, &[b"once"], LONG).unwrap();
+        idle.flush(0, after(LONG)).0.unwrap();
+    }
+    for endpoint in healthy.endpoints() {
+        let idle = engine.ready(endpoint);
+        wait_until("there is room for it", LONG, || send(&idle, &[b"again"], LONG).is_ok());
+    }
+}
+
+#[test]
+fn who_waits_for_the_budget_waits_without_a_processor() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let (engine, peer) = (Engine::new(), narrow_peer(1));
+    let conn = engine.ready_with(peer.endpoint(), &[("send_hwm", "2"), ("max_queued_bytes", "400000")]);
+    peer.stop();
+    engine.fill(&conn, &[7; 60_000]);
+    let before = crate::common::processor_time();
+    let waiting = {
+        let conn = conn.clone();
+        Waiting::one(move || send(&conn, &[&[8; 390_000]], ms(3000)))
+    };
+    let status = status_of(&waiting.return_within(LONG, Instant::now()).remove(0));
+    assert!(matches!(status, Status::Timeout | Status::Stalled), "{status:?}");
+    let used = crate::common::processor_time() - before;
+    assert!(used < ms(700), "3 s of waiting took {used:?} of the processor");
+}

@@ -11,7 +11,7 @@ use kvconn::release::Release;
 use super::lending::{LONG, Lender};
 use crate::common::engine::{after, narrow_peer, options, refused, send, status_of, wait_ended};
 use crate::common::load::within;
-use crate::common::{Engine, Peer, ms};
+use crate::common::{Engine, Peer, ms, wait_until};
 
 #[test]
 fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
@@ -96,4 +96,69 @@ fn a_release_that_takes_long_holds_up_nobody_else() {
     let remembered = destroyed.connection(conn.id()).expect("it has lent buffers");
     go_on.send(()).unwrap();
     remembered.wait_released(0, after(LONG)).unwrap();
+}
+
+/// It returns in the child, too: there the thread has nobody to come back to.
+#[test]
+fn a_release_that_forks_and_returns_releases_nothing_in_the_child() {
+    let (engine, peer) = (Engine::new(), Peer::any());
+    let conn = engine.ready(peer.endpoint());
+    let mut ends = [0; 2];
+    // SAFETY: room for two descriptors.
+    assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) }, 0);
+    let buffer = vec![7; 10_000];
+    let (forked, children) = channel();
+    for number in 0..20 {
+        let (forked, end) = (forked.clone(), ends[1]);
+        let release: Release = Box::new(move |_, _, _| {
+            kvconn::thread::host_call(|| {
+                // SAFETY: the child only writes to a pipe, and returns.
+                let child = if number == 0 { unsafe { libc::fork() } } else { 1 };
+                let id = std::process::id().to_ne_bytes();
+                // SAFETY: four live bytes.
+                unsafe { libc::write(end, id.as_ptr().cast(), 4) };
+                if child > 1 {
+                    forked.send(child).ok();
+                }
+            });
+        });
+        // SAFETY: the buffer is there until the last wait.
+        unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
+    }
+    let child = children.recv_timeout(LONG).expect("a child");
+    conn.wait_released(0, after(LONG)).unwrap();
+    let mut status = 0;
+    // SAFETY: a child of ours.
+    assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
+    assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
+    let mut told = vec![0_u8; 4 * 100];
+    // SAFETY: live bytes; the pipe has all that will ever come.
+    let count = unsafe { libc::read(ends[0], told.as_mut_ptr().cast(), told.len()) } as usize / 4;
+    let in_child = told.chunks(4).take(count).filter(|id| **id == child.to_ne_bytes()).count();
+    assert_eq!((count, in_child), (21, 1), "20 in the parent, and the one that forked in the child");
+}
+
+/// Connections that are remembered for their buffers only are forgotten with them.
+#[test]
+fn endings_are_forgotten_when_the_last_buffer_is_given_back() {
+    let process = Process::current().unwrap();
+    let peer = narrow_peer(1);
+    let (begun, has_begun) = channel();
+    let (go_on, may_go_on) = channel::<()>();
+    let manager = process.create_manager(Some(&options(&[]))).unwrap();
+    let engine = process.manager(manager).unwrap();
+    let conn = engine.connect(peer.endpoint(), None, after(LONG)).unwrap();
+    let buffer = vec![7; 10_000];
+    let release: Release = Box::new(move |_, _, _| {
+        begun.send(()).ok();
+        may_go_on.recv().ok();
+    });
+    let found = process.connection(conn).unwrap();
+    // SAFETY: the buffer is there until the end.
+    unsafe { found.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
+    has_begun.recv_timeout(LONG).expect("a release");
+    refused(process.destroy_manager(manager, after(ms(50))), Status::Timeout);
+    process.connection(conn).expect("it has lent a buffer");
+    go_on.send(()).unwrap();
+    wait_until("it is forgotten", LONG, || process.connection(conn).is_err());
 }
