@@ -45,7 +45,8 @@
  * - acknowledged: the peer's kernel has acknowledged every byte of the message (TCP).
  * - unacknowledged: accepted, and not acknowledged when the connection ended: the peer may have got it in the last round trip,
  *   or not. Sending it again gives at-least-once.
- * - fence: an endpoint that must not be dialled until it is connected or registered again.
+ * - fence: an endpoint that must not be dialled until it is connected or registered again; after kvconn_handle_failure only
+ *   registration in a live node lifts it.
  * - manager: an independent set of endpoints, nodes, fences, events and settings.
  *
  * Errors
@@ -53,7 +54,9 @@
  *
  * A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
  * details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
- * out-parameters are zero. Exceptions are stated (one is KVCONN_PARTIAL, which only a batch returns). The numbers are frozen.
+ * out-parameters are zero. Exceptions are stated: KVCONN_PARTIAL, which only a batch returns, and KVCONN_TIMEOUT of kvconn_connect,
+ * whose dial goes on, and of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy, which have ended everything all the
+ * same. The numbers are frozen.
  *
  * Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
  * after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
@@ -109,7 +112,9 @@
  * When a connection ends, kvconn says which sequence was the last acknowledged; what lies between that and the last accepted
  * is unacknowledged and can be sent again. Every message up to acknowledged was in the peer's kernel, and a peer that goes on
  * reading has it, as long as the connection ended by FIN; after a reset or a timeout, or when the peer is killed before reading,
- * what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…). After kvconn's own
+ * what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…).
+ * A peer that closes its socket before it has read everything does not go on reading: libzmq drops what it holds. To leave without
+ * loss it half-closes, reads on until the other side has hung up too, and exits. After kvconn's own
  * disconnect the kernel may still deliver unacknowledged bytes late. Where the platform cannot tell, kvconn says "unknown"
  * (KVCONN_UNKNOWN): on ipc endpoints, with acknowledgement off, and on kernels before 4.1.
  * kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
@@ -139,19 +144,23 @@
  * After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
  * the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
  * that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
- * start; the next step is no longer than that one, and the errno is 0.
- * Registering an endpoint in a new life of a node resets the steps, and so does a connection that was READY for longer than a
- * step. One dial tries every address that a name resolves to, in order, within connect_timeout_ms.
+ * start; the next step is no longer than that one, and the errno is 0. PEER_LOST of a connection that was READY for less than a
+ * step counts as a failed dial, so that a peer that lets in and hangs up is not dialled in a storm.
+ * Registering an endpoint in a life of a node that is newer than any that registered it before resets the steps, and so does a
+ * connection that was READY for longer than a step. One dial tries every address that a name resolves to, in order, within
+ * connect_timeout_ms.
  *
  * A full connection
  * -----------------
  *
  * A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
  * there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
- * many peers loses one timeout to a stuck one, not one per message.
+ * many peers loses one timeout to a stuck one, not one per message. KVCONN_STALLED also comes later than at once, when that patience
+ * runs out during the wait. With a timeout of 0 a full connection is always KVCONN_TIMEOUT.
  *
  * A connection is full when libzmq's queue is (option send_hwm, in messages), and when max_queued_bytes (256 MiB) are on the way:
- * accepted, and not yet acknowledged by the peer's kernel. A single larger message goes when nothing else is on the way. All
+ * accepted, and not yet acknowledged by the peer's kernel. These are bytes on the wire; in memory libzmq needs about 64 more for each
+ * frame. A single larger message goes when nothing else is on the way. All
  * connections of the process together may have max_total_queued_bytes (2 GiB) on the way; a send beyond that is KVCONN_LIMIT at once.
  *
  * Idle connections
@@ -168,6 +177,10 @@
  * after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
  * that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
  * closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
+ * A release function must not return in a child that it forked: the child would end there.
+ *
+ * A program may return from main, or exit, at any time. If release functions may still run then, it calls kvconn_shutdown first: they
+ * must not touch what its exit destroys.
  * kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
  */
 
@@ -229,14 +242,15 @@ extern "C" {
  */
 #define KVCONN_TIMEOUT (-4)
 /**
- * The queue to the peer is full and has made no progress for at least this call's own timeout; returned at once,
- * without waiting again.
+ * The queue to the peer is full and has made no progress for at least this call's own timeout; returned without
+ * waiting any longer.
  * What to do: Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves
  * again.
  */
 #define KVCONN_STALLED (-5)
 /**
- * The last dial failed or was given up less than one backoff step ago, so this call did not dial.
+ * Less than one backoff step ago the last dial failed, was given up, or its connection was lost within a step;
+ * this call did not dial.
  * What to do: Try again after retry_after_ms; os_errno and the message tell why.
  */
 #define KVCONN_BACKOFF (-6)
@@ -305,7 +319,7 @@ extern "C" {
 
 /** Nothing is wrong. */
 #define KVCONN_SCOPE_NONE 0
-/** Only this call: its arguments, or its deadline. */
+/** Only this call: its arguments, or what it asks for. */
 #define KVCONN_SCOPE_CALL 1
 /** This endpoint; others are not affected. */
 #define KVCONN_SCOPE_PEER 2
@@ -552,7 +566,10 @@ kvconn_status_t kvconn_disconnect_all(kvconn_manager_t m,
 /**
  * Ends kvconn in this process for good: closes every connection of every manager; from then on every call returns
  * KVCONN_SHUTDOWN, and so do those that wait. Only for the end of main(); a library must not call it, because it does not know
- * who else uses kvconn. A program may also just exit.
+ * who else uses kvconn. A program may also just exit, unless release functions may still run that touch what its exit destroys.
+ *
+ * On KVCONN_OK all buffers that were lent by kvconn_send_owned are released. On KVCONN_TIMEOUT those that are not must stay as they
+ * are until the process ends; kvconn_wait_released now returns KVCONN_SHUTDOWN.
  *
  * @param flush_ms how long the peers may take to acknowledge what was accepted (over ipc: libzmq to send it); then the rest
  *     is dropped. With 0 nothing is waited for, and KVCONN_OK says nothing about what arrived.
@@ -586,7 +603,10 @@ kvconn_status_t kvconn_shutdown(int64_t flush_ms,
 
 /** It has not ended, or nobody can tell. */
 #define KVCONN_ENDED_UNKNOWN 0
-/** The peer closed it in order: what was acknowledged, the peer could read to the end. */
+/**
+ * The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
+ * it has read everything does not.
+ */
 #define KVCONN_ENDED_FIN 1
 /** The peer or its kernel reset it: what its kernel held may be gone. */
 #define KVCONN_ENDED_RESET 2
@@ -662,7 +682,8 @@ typedef struct kvconn_connection_info_t {
  *     does not belong here; the message says why.
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        it was not READY in time; a dial that goes on is in conn.
- * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+ * @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+ *     long to wait. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed; os_errno and the message say why.
  * @retval KVCONN_PEER_LOST      it was READY and was lost before this call could return.
  * @retval KVCONN_DISCONNECTED   another thread disconnected it during the call.
@@ -788,7 +809,7 @@ typedef struct kvconn_frame_t {
  * @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
  * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
- * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
  * @retval KVCONN_CONNECT_FAILED its dial has failed.
  * @retval KVCONN_PEER_LOST      the peer is gone.
  * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
@@ -819,7 +840,7 @@ kvconn_status_t kvconn_send(kvconn_conn_t conn,
  * @retval KVCONN_INVALID        there is no frame or too many, or buffer is NULL and not all sizes are 0.
  * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
- * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
  * @retval KVCONN_CONNECT_FAILED its dial has failed.
  * @retval KVCONN_PEER_LOST      the peer is gone.
  * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
@@ -854,8 +875,9 @@ kvconn_status_t kvconn_send_packed(kvconn_conn_t conn,
  *     size is not 0.
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
- * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
+ * @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+ *     long to wait. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -890,8 +912,9 @@ kvconn_status_t kvconn_send_to(kvconn_manager_t m,
  *     are 0.
  * @retval KVCONN_STALE          there is no such manager.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
- * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
- * @retval KVCONN_BACKOFF        the last dial failed or was given up less than a step ago: retry_after_ms says how long. Not dialled.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
+ * @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
+ *     long to wait. Not dialled.
  * @retval KVCONN_CONNECT_FAILED the dial has failed.
  * @retval KVCONN_PEER_LOST      the peer was lost during the call.
  * @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
@@ -913,8 +936,8 @@ kvconn_status_t kvconn_send_packed_to(kvconn_manager_t m,
 /**
  * Waits until the peer's kernel has acknowledged messages of this connection.
  *
- * What is acknowledged the peer can read, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout, or when
- * the peer is killed before it reads, what its kernel held may be gone.
+ * What is acknowledged a peer that goes on reading has, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout,
+ * or when the peer closes its socket or is killed before it has read, what its kernel held may be gone.
  *
  * @param conn              the connection.
  * @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.
@@ -981,7 +1004,8 @@ typedef struct kvconn_batch_item_t {
  * Sends many messages, each on its connection, under one deadline and without a thread for each.
  *
  * The call returns when every item is accepted or has failed. One whose connection ends gets its status at that moment, and
- * the call goes on with the others.
+ * the call goes on with the others. A message that cannot be accepted at once is copied, and its copy is held until its turn comes or
+ * the call ends: a batch to full connections needs the memory of all its messages.
  *
  * @param[in,out] items the messages; sequence and status are written, also when the call as a whole fails, then with
  *     its status. May be NULL when count is 0.
@@ -1012,6 +1036,10 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
  * There are two forms. With a release function, kvconn calls it once for each accepted message, on its thread "kvconn-release",
  * under no lock. Without one, the buffers of all messages up to info.released are the caller's, and kvconn_wait_released waits
  * for that: callers from other languages use this form, because no code of theirs runs on a foreign thread.
+ *
+ * At the end of the program: after KVCONN_OK of kvconn_shutdown all lent buffers are released; after KVCONN_TIMEOUT of it the rest
+ * must stay as they are until the process ends, and kvconn_wait_released returns KVCONN_SHUTDOWN. A program that returns from main
+ * while releases may still run shuts down first: they must not touch what its exit destroys.
  */
 
 /* What became of a message whose buffers are released. */
@@ -1030,8 +1058,8 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
  * It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
  * function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
  * call, and kvconn_disconnect_all, kvconn_manager_destroy and kvconn_shutdown do not wait for buffers. In a forked child it is not
- * called. It must return: a C++ exception out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp
- * out of it is undefined.
+ * called, and in a child that it forked itself it must not return: the child then ends. Elsewhere it must return: a C++ exception
+ * out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp out of it is undefined.
  */
 typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data);
 
@@ -1057,7 +1085,7 @@ typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32
  * @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
  * @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
  * @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
- * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; returned at once.
+ * @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
  * @retval KVCONN_CONNECT_FAILED its dial has failed.
  * @retval KVCONN_PEER_LOST      the peer is gone.
  * @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
@@ -1182,7 +1210,8 @@ kvconn_status_t kvconn_node_info(kvconn_node_t node, kvconn_node_info_t *info, k
 
 /**
  * Registers endpoints with a node: all of them or, on an error, none. Dials nothing. Lifts every fence on them, and resets
- * their backoff when they are new in this life. An endpoint may belong to several nodes, and may be registered again.
+ * their backoff when this life is newer than any that registered them before. An endpoint may belong to several nodes, and may be
+ * registered again.
  *
  * @param node      the node.
  * @param endpoints the endpoints; NULL when count is 0.
@@ -1483,7 +1512,7 @@ typedef struct kvconn_event_t {
     int32_t os_errno;
     /** The connection it is about, or 0. */
     kvconn_conn_t conn;
-    /** The node it is about, or 0. */
+    /** The node it is about, or 0, as in every ending of a connection: an endpoint may belong to several nodes, or to none. */
     kvconn_node_t node;
     /** Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0. */
     uint64_t count;
@@ -1500,9 +1529,9 @@ typedef struct kvconn_event_t {
     int64_t time_ms;
     /** The endpoint it is about, in its canonical form, or "". */
     char endpoint[KVCONN_ENDPOINT_SIZE];
-    /** The name of the node it is about, or "". */
+    /** The name of the node it is about, or "", as in every ending of a connection. */
     char node_name[KVCONN_TEXT_SIZE];
-    /** One line for a person. */
+    /** One line for a person, or "" when there is nothing to add (READY). */
     char message[KVCONN_TEXT_SIZE];
 } kvconn_event_t;
 
