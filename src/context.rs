@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use crate::budget;
 use crate::error::{Error, Result, Status};
 use crate::libzmq::{self, Context};
-use crate::thread::spawn_quiet;
+use crate::thread::spawn_quiet_as_c;
 
 /// libzmq aborts the process when its first socket finds fewer than about 8 descriptors.
 const NEEDED_DESCRIPTORS: usize = 16;
@@ -38,13 +38,13 @@ pub(crate) fn create(io_threads: i32) -> Result<Context> {
     Ok(context)
 }
 
-/// Whether that many threads can be made at this moment, found out by making them.
+/// Whether that many threads of libzmq's can be made at this moment, found out by making such threads.
 fn check_threads(count: usize) -> Result<()> {
     let mut made = Vec::new();
     for _ in 0..count {
         // Each lives until its sender is dropped, so that all of them live at once.
         let (hold, held) = mpsc::channel::<()>();
-        let thread = spawn_quiet("kvconn-probe", move || _ = held.recv()).map_err(|e| {
+        let thread = spawn_quiet_as_c("kvconn-probe", move || _ = held.recv()).map_err(|e| {
             Error::limit(format!("{count} more threads are needed, {} could be made: {e}", made.len()))
                 .errno(e.raw_os_error().unwrap_or(0))
         })?;
