@@ -15,6 +15,7 @@ pub mod connection;
 mod context;
 pub mod describe;
 pub mod endpoint;
+mod epoll;
 pub mod error;
 pub mod events;
 mod fork;
@@ -34,7 +35,7 @@ pub mod resolve;
 mod route;
 mod sync;
 pub mod tcp_info;
-pub mod thread;
+mod thread;
 mod wake;
 mod watcher;
 

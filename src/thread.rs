@@ -48,7 +48,7 @@ thread_local! {
 }
 
 /// Has something done if this thread [stops for good](host_call).
-pub fn before_stop(call: impl FnOnce() + 'static) {
+pub(crate) fn before_stop(call: impl FnOnce() + 'static) {
     BEFORE_STOP.set(Some(Box::new(call)));
 }
 
@@ -58,10 +58,13 @@ pub fn before_stop(call: impl FnOnce() + 'static) {
 /// There are two such ways. A C++ exception has nowhere to go. And when an interpreter ends, it ends the threads that call
 /// into it (Python before 3.14 by pthread_exit), which unwinds their stacks: the process would abort where Rust takes that for
 /// an exception. It is about to end in order; the thread lets it.
-pub fn host_call<R>(call: impl FnOnce() -> R) -> R {
+pub(crate) fn host_call<R>(call: impl FnOnce() -> R) -> R {
     struct Stop;
     impl Drop for Stop {
         fn drop(&mut self) {
+            if std::thread::panicking() {
+                return; // a panic of Rust's has somewhere to go
+            }
             if let Some(call) = BEFORE_STOP.take() {
                 call();
             }

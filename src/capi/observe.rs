@@ -10,7 +10,6 @@ use super::types::{kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::Error;
 use crate::ids::ManagerId;
 use crate::log::{Level, Sink};
-use crate::thread::host_call;
 use crate::{describe, log};
 
 /// Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
@@ -127,7 +126,7 @@ pub unsafe extern "C" fn kvconn_set_log(
                 // A NUL inside a line would end it early.
                 let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
                 // SAFETY: the caller promised a function that takes these, and user_data that lives until it is replaced.
-                host_call(|| unsafe { function(level as i32, line.as_ptr(), user_data.get()) });
+                unsafe { function(level as i32, line.as_ptr(), user_data.get()) }
             })
         });
         log::set(sink, level)

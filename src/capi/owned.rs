@@ -21,7 +21,6 @@ use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
 use crate::error::Result;
 use crate::ids::ConnId;
 use crate::release::Release;
-use crate::thread::host_call;
 
 /// A function that is told that the buffers of a message are the caller's again: the connection, the message's sequence, what became
 /// of it (one of KVCONN_FATE_…), and the pointer that was given with it.
@@ -99,7 +98,7 @@ fn told(release: kvconn_release_fn_t, user_data: *mut c_void) -> Option<Release>
     Some(Box::new(move |conn: ConnId, sequence, fate| {
         let user_data = user_data;
         // SAFETY: the caller promised a function that takes these.
-        host_call(|| unsafe { release(conn.0, sequence, fate as i32, user_data.0) });
+        unsafe { release(conn.0, sequence, fate as i32, user_data.0) }
     }))
 }
 

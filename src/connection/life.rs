@@ -1,11 +1,12 @@
 //! What a connection's lock guards: its state, its socket, its counts.
 
-use std::os::fd::{AsFd, AsRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use super::gate::{self, Attempt, Bell, Channel, Patience};
+use super::bell::SocketBell;
+use super::gate::{Attempt, Channel, Patience};
 use super::ledger::{Ledger, Mechanism};
 use super::loans::Loans;
 use super::silence::Silence;
@@ -20,7 +21,7 @@ use crate::ids::{ConnId, LineId};
 use crate::message::Message;
 use crate::options::{Key, Values};
 use crate::tcp_info::{self, EndedBy, TcpInfo};
-use crate::wake::{Alarm, EventFd, wait_readable};
+use crate::wake::EventFd;
 use crate::watcher::Watcher;
 
 /// What a connection's lock guards.
@@ -570,52 +571,5 @@ impl Channel for Life {
 impl Life {
     fn error(&self, status: Status, os_errno: i32, text: &str) -> Error {
         Error::new(status, text).errno(os_errno).about(self.conn).at(&self.endpoint)
-    }
-}
-
-/// What a polling head waits on.
-pub(crate) struct SocketBell {
-    socket: RawFd,
-    wake: Option<Arc<EventFd>>,
-    /// No descriptor tells everything: it looks again after this time.
-    look_again: Option<Duration>,
-}
-
-impl Bell for SocketBell {
-    type Alarm = Alarm;
-
-    fn wait(&self, until: Instant) -> bool {
-        let again = self.look_again.map(|time| Instant::now() + time).filter(|again| *again < until);
-        let wake = self.wake.as_ref().map_or(-1, |wake| wake.as_raw_fd());
-        wait_readable(&[self.socket, wake], again.unwrap_or(until)) || again.is_some()
-    }
-
-    fn kick(&self) {
-        if let Some(wake) = &self.wake {
-            wake.ring();
-        }
-    }
-
-    fn clear(&self) {
-        if let Some(wake) = &self.wake {
-            wake.clear();
-        }
-    }
-
-    fn wait_any<'a>(alarm: &Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
-        let (sockets, again): (Vec<RawFd>, Vec<Option<Duration>>) =
-            bells.map(|bell| bell.map_or((-1, None), |bell| (bell.socket, bell.look_again))).unzip();
-        let soonest = again.iter().flatten().min().map(|time| Instant::now() + *time).filter(|again| *again < until);
-        let mut told = alarm.wait(&sockets, soonest.unwrap_or(until));
-        if soonest.is_some_and(|soonest| soonest <= Instant::now()) {
-            told.iter_mut().zip(again).for_each(|(told, again)| *told |= again.is_some());
-        }
-        told
-    }
-}
-
-impl gate::Alarm for Alarm {
-    fn ring(&self) {
-        Alarm::ring(self);
     }
 }

@@ -8,6 +8,7 @@ use super::Delivery;
 use crate::ids::ConnId;
 use crate::lock::{Condvar, Mutex};
 use crate::release::{Release, Releaser};
+use crate::thread::host_call;
 
 /// What became of a message whose buffers are given back. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,7 +144,7 @@ impl Loan {
     pub(crate) fn give_back(&self, sequence: u64, fate: Fate) -> bool {
         let release = self.release.lock().take();
         if let Some(release) = release {
-            release(self.conn, sequence, fate);
+            host_call(|| release(self.conn, sequence, fate));
         }
         self.loans.returned(sequence)
     }

@@ -1,6 +1,7 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
 pub mod batch;
+mod bell;
 pub(crate) mod dial;
 pub(crate) mod gate;
 mod handshake;

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use super::{Level, Sink};
 use crate::error::{Error, Result};
 use crate::lock::{Condvar, Mutex};
-use crate::thread::{before_stop, spawn_quiet};
+use crate::thread::{before_stop, host_call, spawn_quiet};
 
 /// How many lines wait for the sink; beyond that they are counted.
 pub(super) const MAX_LINES: usize = 1024;
@@ -122,7 +122,7 @@ impl Shared {
         DELIVERS_IN.set(std::process::id());
         while let Some((level, line)) = self.next() {
             // What the sink throws ends this call only; it gets the next line as well.
-            if let Err(thrown) = catch_unwind(AssertUnwindSafe(|| sink(level, &line))) {
+            if let Err(thrown) = catch_unwind(AssertUnwindSafe(|| host_call(|| sink(level, &line)))) {
                 // Dropping it may throw again.
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(thrown)));
             }

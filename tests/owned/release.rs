@@ -111,16 +111,14 @@ fn a_release_that_forks_and_returns_releases_nothing_in_the_child() {
     for number in 0..20 {
         let (forked, end) = (forked.clone(), ends[1]);
         let release: Release = Box::new(move |_, _, _| {
-            kvconn::thread::host_call(|| {
-                // SAFETY: the child only writes to a pipe, and returns.
-                let child = if number == 0 { unsafe { libc::fork() } } else { 1 };
-                let id = std::process::id().to_ne_bytes();
-                // SAFETY: four live bytes.
-                unsafe { libc::write(end, id.as_ptr().cast(), 4) };
-                if child > 1 {
-                    forked.send(child).ok();
-                }
-            });
+            // SAFETY: the child only writes to a pipe, and returns.
+            let child = if number == 0 { unsafe { libc::fork() } } else { 1 };
+            let id = std::process::id().to_ne_bytes();
+            // SAFETY: four live bytes.
+            unsafe { libc::write(end, id.as_ptr().cast(), 4) };
+            if child > 1 {
+                forked.send(child).ok();
+            }
         });
         // SAFETY: the buffer is there until the last wait.
         unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
