@@ -79,6 +79,32 @@ fn a_stalled_connection_that_ends_does_not_recover() {
     assert_eq!(kinds, [EventKind::Disconnected, EventKind::PeerLost]);
 }
 
+/// What libzmq lets go when it closes the socket is no progress.
+#[test]
+fn a_stalled_connection_whose_queue_is_dropped_does_not_recover() {
+    let path = std::env::temp_dir().join(format!("kvconn-stall-{}", std::process::id()));
+    let bind = format!("ipc://{}", path.display());
+    for (bind, settings) in [(&*bind, &[][..]), ("tcp://127.0.0.1:0", &[("acknowledgement", "off")][..])] {
+        let peer = Peer::with(PeerOptions {
+            bind: bind.into(),
+            rcvhwm: 1,
+            rcvbuf: 4096,
+            log: false,
+            ..PeerOptions::default()
+        });
+        let engine = Engine::with(&[("send_hwm", "8"), ("stall_ms", "100")]);
+        let conn = engine.ready_with(peer.endpoint(), settings);
+        peer.stop();
+        engine.fill(&conn, LARGE);
+        engine.expect_event(EventKind::Stalled, LONG);
+        conn.disconnect().unwrap();
+        wait_until("libzmq has dropped what it held", LONG, || conn.gone().is_some());
+        conn.info();
+        let kinds: Vec<_> = engine.events().iter().map(|event| event.kind).collect();
+        assert_eq!(kinds, [EventKind::Disconnected], "{bind}");
+    }
+}
+
 /// How often the watcher has slept.
 fn watcher_sleeps() -> u64 {
     let tasks = std::fs::read_dir("/proc/self/task").expect("listing threads");

@@ -3,12 +3,60 @@
 //! Two need to know. Where nobody can tell what the peer has, the bytes that libzmq holds are what counts against the
 //! budget. And a buffer that was lent with a message is the caller's again only when libzmq has let it go.
 
+use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::loans::Loan;
 use crate::libzmq::Lender;
+use crate::message::Message;
+
+/// What libzmq has let go of a connection's messages. One in two hundred small messages tells for those before it, for libzmq
+/// lets go in order; what was accepted since the last that tells is not counted.
+#[derive(Default)]
+pub(super) struct LetGo {
+    /// Bytes on the wire that were accepted and will be told of, that were told of, and how many of these were noticed.
+    told_of: u64,
+    told: Arc<AtomicU64>,
+    seen: u64,
+    /// Bytes accepted since the last message that tells.
+    untold: u64,
+}
+
+impl LetGo {
+    /// Where messages tell.
+    pub(super) fn told(&self) -> Arc<AtomicU64> {
+        self.told.clone()
+    }
+
+    /// True when more was let go than before.
+    pub(super) fn look(&mut self) -> bool {
+        let told = self.told.load(Ordering::Acquire);
+        std::mem::replace(&mut self.seen, told) < told
+    }
+
+    /// Bytes that libzmq holds, as far as it was looked.
+    pub(super) fn queued(&self) -> u64 {
+        self.told_of.saturating_sub(self.seen)
+    }
+
+    /// Has a message of so many bytes tell, if enough have come together since the last that did.
+    pub(super) fn let_it_tell(&self, message: &mut Message, bytes: u64) -> io::Result<()> {
+        /// What a message that tells costs, they cost together.
+        const ENOUGH: u64 = 16 * 1024;
+        let bytes = self.untold + bytes;
+        if bytes < ENOUGH || message.held().is_some() { Ok(()) } else { message.tell(bytes, &self.told) }
+    }
+
+    /// A message of so many bytes was accepted, which tells of so many, if it tells.
+    pub(super) fn accept(&mut self, bytes: u64, tells: Option<u64>) {
+        let tells = tells.unwrap_or(0);
+        self.told_of += tells;
+        // Others may have been accepted while it waited.
+        self.untold = (self.untold + bytes).saturating_sub(tells);
+    }
+}
 
 /// The account of one message.
 pub(crate) struct Held {

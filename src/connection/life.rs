@@ -1,13 +1,14 @@
 //! What a connection's lock guards: its state, its socket, its counts.
 
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
+use super::account::{Account, Room};
 use super::bell::SocketBell;
 use super::gate::{Attempt, Channel, Patience};
-use super::ledger::{Ledger, Mechanism};
+use super::ledger::Mechanism;
 use super::loans::Loans;
 use super::silence::Silence;
 use super::socket::{PushSocket, Sent};
@@ -20,7 +21,7 @@ use crate::events::{Event, EventKind, Events};
 use crate::ids::{ConnId, LineId};
 use crate::message::Message;
 use crate::options::{Key, Values};
-use crate::tcp_info::{self, EndedBy, TcpInfo};
+use crate::tcp_info::{self, EndedBy};
 use crate::wake::EventFd;
 use crate::watcher::Watcher;
 
@@ -33,23 +34,11 @@ pub(crate) struct Life {
     pub(super) end: Option<End>,
     /// The present line; gone once the connection has ended and nobody polls.
     socket: Option<(LineId, PushSocket)>,
-    pub(super) accepted: u64,
-    /// What the peer's kernel has; none where nobody can tell, and once it has ended.
-    account: Option<Account>,
+    account: Account,
     /// The final counts, once it has ended.
     delivery: Delivery,
-    /// Bytes on the wire that were accepted and will be told of when libzmq has let them go, how many were, and how many of these
-    /// were noticed: they stand in for the ledger where nobody can tell what the peer has. The bytes since the last message
-    /// that tells are not among them.
-    told_of: u64,
-    let_go: Arc<AtomicU64>,
-    let_go_seen: u64,
-    untold: u64,
     /// The queue was full at the last attempt.
     full: bool,
-    /// How many bytes may be queued, and what of the process's budget is taken for them.
-    max_queued: u64,
-    share: Share,
     /// The last message that was tried did not fit into the budget. No descriptor tells when it does.
     over_budget: bool,
     /// Buffers that messages have lent.
@@ -63,7 +52,6 @@ pub(crate) struct Life {
     /// STALLED was raised, RECOVERED not yet.
     pub(super) stalled: bool,
     stall_time: Duration,
-    mechanism: Mechanism,
     /// The watcher looks whether it moves, because something is on the way.
     looked_after: bool,
     silence: Silence,
@@ -71,12 +59,6 @@ pub(crate) struct Life {
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
     watcher: &'static Watcher,
-}
-
-/// The ledger, and the connection's own descriptor of TCP to ask the kernel on.
-struct Account {
-    ledger: Ledger,
-    tcp: OwnedFd,
 }
 
 /// What became of what was accepted.
@@ -146,16 +128,9 @@ impl Life {
             ready_at: None,
             end: None,
             socket: Some(line),
-            accepted: 0,
-            account: None,
+            account: Account::new(values, share),
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
-            told_of: 0,
-            let_go: Arc::default(),
-            let_go_seen: 0,
-            untold: 0,
             full: false,
-            max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
-            share,
             over_budget: false,
             loans: Loans::new(),
             progress: Coarse::now(),
@@ -163,7 +138,6 @@ impl Life {
             draining: None,
             stalled: false,
             stall_time: values.ms(Key::StallMs),
-            mechanism: if values.is_curve() { Mechanism::Curve } else { Mechanism::Null },
             looked_after: false,
             silence: Silence::new(values),
             wake: None,
@@ -182,11 +156,10 @@ impl Life {
         self.state = next;
         self.ready_at = Some(Instant::now());
         self.progress = Coarse::now();
-        self.account = tcp.and_then(|tcp| {
-            let info = tcp_info::read(tcp.as_fd()).ok()?;
-            self.silence.while_idle(tcp.as_fd());
-            Some(Account { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
-        });
+        self.account.begin(tcp);
+        if let Some(tcp) = self.account.tcp() {
+            self.silence.while_idle(tcp);
+        }
         self.raise(Event::new(EventKind::Ready, ""));
         true
     }
@@ -197,113 +170,70 @@ impl Life {
         if matches!(self.state, State::Ended(_)) || ending == Ending::Evicted && self.idle().is_none() {
             return None;
         }
-        self.state = State::Ended(ending);
         self.delivery = self.last_look(ending);
-        self.share.close();
+        self.state = State::Ended(ending);
+        self.account.close();
         self.loans.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
-        self.raise(event.count(self.accepted));
+        self.raise(event.count(self.delivery.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
         self.end = Some(end);
         Some(Finished { ending, delivery: self.delivery, ready_for })
     }
 
-    /// Reads the kernel's counts for the last time, and gives up our descriptor: while it is open, no FIN leaves.
+    /// The counts at the end.
     fn last_look(&mut self, ending: Ending) -> Delivery {
-        let local = !matches!(ending, Ending::ConnectFailed | Ending::PeerLost);
-        let mut ended_by = if local { EndedBy::Local } else { EndedBy::Unknown };
         let (in_flight, unanswered) = (self.looked_after, self.progress.elapsed());
-        let looked = self.look();
-        let acknowledged = match (self.account.take(), self.accepted) {
-            (Some(account), _) => {
-                if let (Some(info), false) = (looked, local) {
-                    let silent = if in_flight { unanswered } else { info.silent };
-                    let out_of_time = self.silence.can_be_over(in_flight, silent, info.round_trip);
-                    ended_by = info.ended_by(tcp_info::take_error(account.tcp.as_fd()), out_of_time);
-                }
-                Some(account.ledger.acknowledged())
-            }
-            // Nothing was sent: nothing can be unknown.
-            (None, 0) => Some(0),
-            (None, _) => None,
-        };
-        Delivery { accepted: self.accepted, acknowledged, ended_by }
-    }
-
-    /// Asks the kernel how far the peer's has acknowledged or, where nobody can tell, looks what libzmq has let go.
-    fn look(&mut self) -> Option<TcpInfo> {
-        let (info, moved) = match &mut self.account {
-            Some(account) => {
-                let info = tcp_info::read(account.tcp.as_fd()).ok()?;
-                if let Some(written) = info.written {
-                    account.ledger.written(written, info.counters.received);
-                }
-                (Some(info), account.ledger.observe(info.counters))
-            }
-            None => {
-                let let_go = self.let_go.load(Ordering::Acquire);
-                (None, std::mem::replace(&mut self.let_go_seen, let_go) < let_go)
-            }
-        };
-        if moved {
+        let look = self.account.look();
+        if look.moved {
             self.moves();
-            self.share.keep(self.queued());
         }
-        info
+        let ended_by = match (ending, look.info, self.account.tcp()) {
+            (Ending::ConnectFailed | Ending::PeerLost, Some(info), Some(tcp)) => {
+                let silent = if in_flight { unanswered } else { info.silent };
+                let out_of_time = self.silence.can_be_over(in_flight, silent, info.round_trip);
+                info.ended_by(tcp_info::take_error(tcp), out_of_time)
+            }
+            (Ending::ConnectFailed | Ending::PeerLost, ..) => EndedBy::Unknown,
+            _ => EndedBy::Local,
+        };
+        Delivery { accepted: self.account.accepted(), acknowledged: self.account.acknowledged(), ended_by }
     }
 
-    /// Bytes on the wire that were accepted and are, as far as it was looked, not acknowledged or, where nobody can tell, still
-    /// held by libzmq.
-    pub(super) fn queued(&self) -> u64 {
-        match &self.account {
-            Some(account) => account.ledger.bytes_on_the_way(),
-            None => self.told_of.saturating_sub(self.let_go_seen),
+    /// Looks how far it has come. What has ended does not move any more.
+    fn look(&mut self) {
+        if !matches!(self.state, State::Ended(_)) && self.account.look().moved {
+            self.moves();
         }
+    }
+
+    /// Bytes on the wire that are on the way.
+    pub(super) fn queued(&self) -> u64 {
+        self.account.queued()
     }
 
     /// What a message needs that lends buffers.
     pub(super) fn lending(&self) -> (Arc<Loans>, Arc<AtomicU64>, Mechanism) {
-        (self.loans.clone(), self.let_go.clone(), self.mechanism)
+        let (mechanism, told) = self.account.telling();
+        (self.loans.clone(), told, mechanism)
     }
 
     /// What refuses so many bytes more, if anything does.
     fn over_budget(&mut self, bytes: u64) -> Option<Attempt<u64, Error>> {
-        // One message larger than the budget goes when nothing else is queued.
-        let fits = |queued: u64, most: u64| queued == 0 || queued + bytes <= most;
-        if !fits(self.queued(), self.max_queued) {
-            self.look();
+        let (room, moved) = self.account.room(bytes);
+        if moved {
+            self.moves();
         }
-        self.over_budget = !fits(self.queued(), self.max_queued);
-        if self.over_budget {
-            self.look_after(self.look_every());
-            return Some(Attempt::Full);
-        }
-        if self.share.cover(self.queued() + bytes) {
-            return None;
-        }
-        self.look();
-        if !self.share.cover(self.queued() + bytes) {
-            let (taken, limit) = self.share.state();
-            let text = format!("max_total_queued_bytes is {limit}, {taken} are queued, {bytes} more do not fit");
-            return Some(Attempt::Refused(self.error(Status::Limit, 0, &text)));
-        }
-        None
-    }
-
-    /// Where nobody can tell what the peer has: has the message tell, if enough bytes have come together since the last that
-    /// did. What refuses it, if anything does.
-    fn let_it_tell(&mut self, message: &mut Message) -> Option<Attempt<u64, Error>> {
-        /// Two hundred small messages: what a message that tells costs, they cost together.
-        const ENOUGH: u64 = 16 * 1024;
-        let bytes = self.untold + message.wire_bytes(self.mechanism);
-        if bytes < ENOUGH || message.held().is_some() {
-            return None;
-        }
-        match message.tell(bytes, &self.let_go) {
-            Ok(()) => None,
-            Err(e) => {
-                let text = format!("no memory for the account of a message: {e}");
-                Some(Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text)))
+        self.over_budget = matches!(room, Room::Full);
+        match room {
+            Room::Yes => None,
+            Room::Full => {
+                self.look_after(self.look_every());
+                Some(Attempt::Full)
+            }
+            Room::Spent { taken, limit } => {
+                let text = format!("max_total_queued_bytes is {limit}, {taken} are queued, {bytes} more do not fit");
+                Some(Attempt::Refused(self.error(Status::Limit, 0, &text)))
             }
         }
     }
@@ -319,11 +249,8 @@ impl Life {
         if matches!(self.state, State::Ended(_)) {
             return self.delivery;
         }
-        let acknowledged = match &self.account {
-            Some(account) => Some(account.ledger.acknowledged()),
-            None => (self.accepted == 0).then_some(0),
-        };
-        Delivery { accepted: self.accepted, acknowledged, ended_by: EndedBy::Unknown }
+        let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
+        Delivery { accepted, acknowledged, ended_by: EndedBy::Unknown }
     }
 
     /// From now on nothing is accepted; what was goes out.
@@ -362,19 +289,15 @@ impl Life {
         if self.state != State::Ready {
             return None;
         }
-        let looked = self.look();
-        if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(account)) = (looked, &mut self.account)
-            && account.ledger.has_pings(counters.received)
-            && account.ledger.rests(counters, written, Instant::now())
-        {
-            self.look();
+        if self.account.look_at_rest().moved {
+            self.moves();
         }
         let on_the_way = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !on_the_way {
             self.looked_after = false;
-            self.share.close();
-            if let Some(account) = &self.account {
-                self.silence.while_idle(account.tcp.as_fd());
+            self.account.give_back();
+            if let Some(tcp) = self.account.tcp() {
+                self.silence.while_idle(tcp);
             }
             self.moves();
             return None;
@@ -391,9 +314,8 @@ impl Life {
 
     /// How long it has been READY with nothing to do and all that was accepted acknowledged; `None` when that is not so.
     pub(crate) fn idle(&self) -> Option<Duration> {
-        let acknowledged = self.account.is_some() || self.accepted == 0;
-        let idle =
-            self.state == State::Ready && acknowledged && !self.looked_after && !self.dead && self.draining.is_none();
+        let told = self.account.acknowledged().is_some();
+        let idle = self.state == State::Ready && told && !self.looked_after && !self.dead && self.draining.is_none();
         idle.then(|| self.progress.elapsed())
     }
 
@@ -406,10 +328,7 @@ impl Life {
     /// Gives back what it does not need of the process's budget.
     pub(crate) fn give_back(&mut self) {
         self.look();
-        match self.queued() {
-            0 => self.share.close(),
-            queued => self.share.keep(queued),
-        }
+        self.account.give_back();
     }
 
     /// How often what is on the way is looked at. Progress is known one look late at the most, and so is STALLED.
@@ -428,22 +347,8 @@ impl Life {
 
     /// A message was accepted.
     fn accept(&mut self, message: &mut Message) -> u64 {
-        self.accepted += 1;
-        let bytes = message.wire_bytes(self.mechanism);
-        let tells = message.accepted(self.accepted);
-        match (&mut self.account, tells) {
-            (Some(Account { ledger, .. }), _) => {
-                ledger.accept(bytes);
-                if ledger.wants_trimming() {
-                    self.look();
-                }
-            }
-            (None, Some(told)) => {
-                self.told_of += told;
-                // Others may have been accepted while it waited.
-                self.untold = (self.untold + bytes).saturating_sub(told);
-            }
-            (None, None) => self.untold += bytes,
+        if self.account.accept(message) {
+            self.look();
         }
         self.full = false;
         if !self.looked_after {
@@ -451,13 +356,13 @@ impl Life {
             self.progress = Coarse::now();
             self.look_after(self.look_every());
         }
-        self.accepted
+        self.account.accepted()
     }
 
     fn look_after(&mut self, within: Duration) {
         if !std::mem::replace(&mut self.looked_after, true) {
-            if let Some(account) = &self.account {
-                self.silence.while_in_flight(account.tcp.as_fd());
+            if let Some(tcp) = self.account.tcp() {
+                self.silence.while_in_flight(tcp);
             }
             self.watcher.check_stall(self.conn, Instant::now() + within);
         }
@@ -507,13 +412,12 @@ impl Channel for Life {
         if self.state == State::Connecting {
             return Attempt::NotYet;
         }
-        if let Some(no) = self.over_budget(message.wire_bytes(self.mechanism)) {
+        if let Some(no) = self.over_budget(self.account.wire_bytes(message)) {
             return no;
         }
-        if self.account.is_none()
-            && let Some(no) = self.let_it_tell(message)
-        {
-            return no;
+        if let Err(e) = self.account.let_it_tell(message) {
+            let text = format!("no memory for the account of a message: {e}");
+            return Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
         }
         let Some((_, push)) = &self.socket else { return Attempt::NotYet };
         match push.send(message) {
@@ -521,7 +425,7 @@ impl Channel for Life {
             Sent::Full => {
                 self.full = true;
                 // What it would have taken of the budget is not taken.
-                self.share.keep(self.queued());
+                self.account.give_back();
                 self.look_after(self.look_every());
                 Attempt::Full
             }

@@ -1,5 +1,6 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
+mod account;
 pub mod batch;
 mod bell;
 pub(crate) mod dial;
@@ -431,7 +432,7 @@ impl Connection {
     }
 
     /// When libzmq gave up all it had for this connection, if it has.
-    pub(crate) fn gone(&self) -> Option<Instant> {
+    pub fn gone(&self) -> Option<Instant> {
         self.gone.get().copied()
     }
 
