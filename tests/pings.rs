@@ -5,11 +5,12 @@ mod common;
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use common::engine::{Engine, after, send};
 use common::{Namespace, Peer, PeerOptions, ms};
-use kvconn::connection::ConnectionState;
+use kvconn::connection::{Connection, ConnectionState};
 use kvconn::error::Status;
 
 const LONG: Duration = Duration::from_secs(10);
@@ -52,18 +53,25 @@ impl RawPull {
     }
 }
 
-#[test]
-fn a_ping_too_short_to_be_one_is_not_answered_and_the_connection_goes_on() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+/// A connection to such a peer, for a test of both its ends.
+fn with_raw_pull(listener: TcpListener, test: impl FnOnce(&Arc<Connection>, RawPull)) {
     let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
     let engine = Engine::new();
-    std::thread::scope(|scope| {
-        let peer = scope.spawn(|| RawPull::accept(&listener));
-        let conn = engine.ready(&endpoint);
-        let mut peer = peer.join().expect("a peer");
+    let peer = std::thread::spawn(move || RawPull::accept(&listener));
+    let conn = engine.ready(&endpoint);
+    test(&conn, peer.join().expect("a peer"));
+}
+
+fn listener() -> TcpListener {
+    TcpListener::bind("127.0.0.1:0").expect("a port")
+}
+
+#[test]
+fn a_ping_too_short_to_be_one_is_not_answered_and_the_connection_goes_on() {
+    with_raw_pull(listener(), |conn, mut peer| {
         for round in 0..20 {
             let text = format!("secret {round}");
-            send(&conn, &[text.as_bytes()], LONG).expect("accepted");
+            send(conn, &[text.as_bytes()], LONG).expect("accepted");
             assert_eq!(peer.frame(), (0, text.into_bytes()));
             // Without its TTL, and with half of it; then a proper one, whose answer comes after any to those.
             peer.ping(b"");
@@ -77,13 +85,7 @@ fn a_ping_too_short_to_be_one_is_not_answered_and_the_connection_goes_on() {
 
 #[test]
 fn a_ping_is_answered_with_the_first_sixteen_bytes_of_its_context() {
-    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
-    let engine = Engine::new();
-    std::thread::scope(|scope| {
-        let peer = scope.spawn(|| RawPull::accept(&listener));
-        let _conn = engine.ready(&endpoint);
-        let mut peer = peer.join().expect("a peer");
+    with_raw_pull(listener(), |_, mut peer| {
         let context = b"0123456789abcdefghij";
         for length in 0..=context.len() {
             peer.ping(&[b"\0\0".as_slice(), &context[..length]].concat());
@@ -118,13 +120,7 @@ fn a_libzmq_peer_that_sends_heartbeats_leaves_what_is_acknowledged_exact() {
 fn pings_that_take_as_many_bytes_as_libzmqs_acknowledge_no_message_that_is_lost() {
     skip_unless!(Namespace::available());
     let network = Namespace::new();
-    let listener = network.listener();
-    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
-    let engine = Engine::new();
-    std::thread::scope(|scope| {
-        let peer = scope.spawn(|| RawPull::accept(&listener));
-        let conn = engine.ready(&endpoint);
-        let mut peer = peer.join().expect("a peer");
+    with_raw_pull(network.listener(), |conn, mut peer| {
         for _ in 0..9 {
             peer.ping(b"\x00\x000123456789abcdef");
         }
@@ -135,7 +131,7 @@ fn pings_that_take_as_many_bytes_as_libzmqs_acknowledge_no_message_that_is_lost(
         std::thread::sleep(ms(200));
         assert_eq!(conn.info().acknowledged, Some(0));
         network.cut();
-        send(&conn, &[b"lost"], LONG).expect("accepted");
+        send(conn, &[b"lost"], LONG).expect("accepted");
         let (flushed, acknowledged) = conn.flush(0, after(ms(300)));
         assert_eq!((flushed.expect_err("lost on the way").status, acknowledged), (Status::Timeout, 0));
         network.mend();

@@ -7,9 +7,10 @@ use std::ffi::{CString, c_char, c_int, c_void};
 use super::guard::{ErrorOut, process};
 use super::strings::Buffer;
 use super::types::{kvconn_error_t, kvconn_manager_t, kvconn_status_t};
-use crate::error::Error;
+use crate::error::{Error, Result};
 use crate::ids::ManagerId;
 use crate::log::{Level, Sink};
+use crate::manager::Manager;
 use crate::{describe, log};
 
 /// Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
@@ -32,11 +33,7 @@ pub unsafe extern "C" fn kvconn_describe(
 ) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
     let (buffer, error) = unsafe { (Buffer::new(buffer, capacity, needed), ErrorOut::new(error)) };
-    error.guard(|| {
-        buffer.required()?;
-        buffer.set(&process()?.manager(ManagerId(m))?.describe());
-        Ok(())
-    })
+    error.guard(|| give(m, &buffer, |manager| Ok(manager.describe())))
 }
 
 /// Writes the metrics of a manager as OpenMetrics text, to be served to Prometheus and the like as
@@ -65,11 +62,15 @@ pub unsafe extern "C" fn kvconn_metrics_text(
 ) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
     let (buffer, error) = unsafe { (Buffer::new(buffer, capacity, needed), ErrorOut::new(error)) };
-    error.guard(|| {
-        buffer.required()?;
-        buffer.set(&process()?.manager(ManagerId(m))?.metrics_text()?);
-        Ok(())
-    })
+    error.guard(|| give(m, &buffer, Manager::metrics_text))
+}
+
+/// Gives a text about a manager.
+fn give(m: kvconn_manager_t, buffer: &Buffer, text: impl FnOnce(&Manager) -> Result<String>) -> Result<()> {
+    buffer.required()?;
+    let manager = process()?.manager(ManagerId(m))?;
+    buffer.set(&text(&manager)?);
+    Ok(())
 }
 
 /// Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call

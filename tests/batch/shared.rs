@@ -29,7 +29,7 @@ fn sixty_four_mebibytes_for_eight_ranks_are_held_once() {
     }
     let engine = Engine::new();
     let (peers, conns) = eight_ranks(&engine, false);
-    peers.iter().for_each(Peer::stop);
+    peers.iter().for_each(|peer| peer.stop());
     let common = vec![b'x'; 64 * MIB];
     let apart: Vec<Vec<u8>> = (0..8).map(|_| vec![b'y'; 8 * MIB]).collect();
     let grown = |items: Vec<(&Arc<Connection>, &[u8])>| {
@@ -46,7 +46,7 @@ fn sixty_four_mebibytes_for_eight_ranks_are_held_once() {
 
     drop(common);
     let held = resident_bytes();
-    peers.iter().for_each(Peer::resume);
+    peers.iter().for_each(|peer| peer.resume());
     for peer in &peers {
         assert_eq!(peer.wait_received(2, LONG).bytes, 72 * MIB as u64);
     }

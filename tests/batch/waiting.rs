@@ -17,7 +17,7 @@ const LONG: Duration = Duration::from_secs(20);
 fn full(engine: &Engine, count: usize) -> (Vec<Peer>, Vec<Arc<Connection>>) {
     let peers: Vec<Peer> = (0..count).map(|_| narrow_peer(1)).collect();
     let conns: Vec<_> = peers.iter().map(|peer| engine.ready(peer.endpoint())).collect();
-    peers.iter().for_each(Peer::stop);
+    peers.iter().for_each(|peer| peer.stop());
     for conn in &conns {
         engine.fill(conn, LARGE);
     }
@@ -98,7 +98,7 @@ fn nothing_waits_without_a_timeout() {
 #[test]
 fn items_wait_for_ready_until_the_deadline() {
     let peers: Vec<Peer> = (0..4).map(|_| Peer::any()).collect();
-    peers.iter().for_each(Peer::stop);
+    peers.iter().for_each(|peer| peer.stop());
     let engine = Engine::with(&[("handshake_timeout_ms", "20000")]);
     let conns: Vec<_> = peers.iter().map(|peer| engine.lazy(peer.endpoint())).collect();
     let items: Vec<_> = conns.iter().map(|conn| (conn, b"early".as_slice())).collect();
@@ -110,7 +110,7 @@ fn items_wait_for_ready_until_the_deadline() {
 
     let batch = waiting_batch(&conns);
     let resumed = Instant::now();
-    peers[..3].iter().for_each(Peer::resume);
+    peers[..3].iter().for_each(|peer| peer.resume());
     for conn in &conns[..3] {
         crate::common::wait_until("it is READY and the batch has passed", LONG, || conn.info().accepted == 1);
     }
@@ -143,7 +143,7 @@ fn batches_and_senders_in_the_same_queues_all_pass() {
         let senders = first.into_iter().chain(last.collect::<Vec<_>>()).reduce(Waiting::and).expect("senders");
         assert!(conns.iter().all(|conn| conn.info().waiting == 5));
         let resumed = Instant::now();
-        peers.iter().for_each(Peer::resume);
+        peers.iter().for_each(|peer| peer.resume());
         let results = one.and(other).return_within(LONG, resumed).into_iter().flatten();
         for result in results.chain(senders.return_within(LONG, resumed)) {
             result.expect("the peer reads again");
@@ -162,7 +162,7 @@ fn items_wait_for_the_budget_of_bytes_as_they_do_for_room() {
     assert!(conns.iter().all(|conn| conn.info().queued_bytes > 900_000));
     let batch = waiting_batch(&conns);
     let resumed = Instant::now();
-    peers.iter().for_each(Peer::resume);
+    peers.iter().for_each(|peer| peer.resume());
     for result in batch.return_within(LONG, resumed).remove(0) {
         result.expect("the peer reads again");
     }

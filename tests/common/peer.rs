@@ -76,6 +76,15 @@ pub struct Peer {
     endpoints: Vec<String>,
 }
 
+/// It is stopped, resumed and killed as its process is.
+impl std::ops::Deref for Peer {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
 impl Peer {
     /// A peer with the default options at `endpoint`, for instance `tcp://127.0.0.1:0`.
     #[track_caller]
@@ -127,27 +136,6 @@ impl Peer {
     #[track_caller]
     pub fn port(&self) -> u16 {
         port_of(self.endpoint())
-    }
-
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
-    /// SIGSTOP, and every thread has stopped.
-    #[track_caller]
-    pub fn stop(&self) {
-        self.process.stop();
-    }
-
-    /// SIGCONT.
-    #[track_caller]
-    pub fn resume(&self) {
-        self.process.resume();
-    }
-
-    /// SIGKILL; the process is gone and its port closed when this returns.
-    pub fn kill(&self) {
-        self.process.kill();
     }
 
     /// An orderly end: closes the socket and exits, as a program does that leaves `main`. What its kernel or libzmq

@@ -25,6 +25,15 @@ pub struct Numbers {
     pub times: BTreeMap<u64, u64>,
 }
 
+/// It is stopped, resumed and killed as its process is.
+impl std::ops::Deref for RawPeer {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
 impl RawPeer {
     /// On any free port of that address of loopback, or on that port.
     #[track_caller]
@@ -43,23 +52,6 @@ impl RawPeer {
     pub fn succeed(self) -> RawPeer {
         self.process.kill();
         RawPeer::bind(&self.address.to_string())
-    }
-
-    /// SIGKILL; the process is gone when this returns.
-    pub fn kill(&self) {
-        self.process.kill();
-    }
-
-    /// SIGSTOP.
-    #[track_caller]
-    pub fn stop(&self) {
-        self.process.stop();
-    }
-
-    /// SIGCONT.
-    #[track_caller]
-    pub fn resume(&self) {
-        self.process.resume();
     }
 
     /// Does not read any more; its kernel does, until it is full.

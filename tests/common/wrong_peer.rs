@@ -17,6 +17,15 @@ pub struct WrongPeer {
     address: SocketAddr,
 }
 
+/// It is stopped, resumed and killed as its process is.
+impl std::ops::Deref for WrongPeer {
+    type Target = Process;
+
+    fn deref(&self) -> &Process {
+        &self.process
+    }
+}
+
 impl WrongPeer {
     /// Accepts and reads, never says a byte. Use it too where only `connections()` matters.
     #[track_caller]
@@ -78,10 +87,6 @@ impl WrongPeer {
         self.address.port()
     }
 
-    pub fn pid(&self) -> u32 {
-        self.process.pid()
-    }
-
     /// How many connections it has accepted so far.
     #[track_caller]
     pub fn connections(&self) -> u64 {
@@ -107,20 +112,6 @@ impl WrongPeer {
             panic!("a wrong peer's report: {answer}");
         };
         (connections, bytes, open)
-    }
-
-    #[track_caller]
-    pub fn stop(&self) {
-        self.process.stop();
-    }
-
-    #[track_caller]
-    pub fn resume(&self) {
-        self.process.resume();
-    }
-
-    pub fn kill(&self) {
-        self.process.kill();
     }
 }
 

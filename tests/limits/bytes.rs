@@ -92,7 +92,7 @@ fn the_total_is_shared_by_all_connections_and_refuses_at_once() {
     manager.configure(&options(&[("max_total_queued_bytes", "3000000")])).unwrap();
     let (engine, peers) = (Engine::new(), [narrow_peer(1), narrow_peer(1), narrow_peer(1)]);
     let conns = [0, 1, 2].map(|n| engine.ready(peers[n].endpoint()));
-    peers.iter().for_each(Peer::stop);
+    peers.iter().for_each(|peer| peer.stop());
     let message = vec![7; 100_000];
     let mut sent = 0;
     let error = loop {
@@ -113,7 +113,7 @@ fn the_total_is_shared_by_all_connections_and_refuses_at_once() {
     send(&conns[2], &[&message], LONG).expect("room again");
     manager.configure(&options(&[("max_total_queued_bytes", "10000000")])).unwrap();
     send(&conns[1], &[&message], LONG).expect("more room");
-    peers.iter().for_each(Peer::resume);
+    peers.iter().for_each(|peer| peer.resume());
     for conn in &conns[1..] {
         conn.flush(0, after(LONG)).0.unwrap();
     }
