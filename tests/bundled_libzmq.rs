@@ -3,25 +3,30 @@
 
 #![cfg(target_os = "linux")]
 
-use std::collections::BTreeMap;
-use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::ffi::{c_int, c_void};
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::RawFd;
-use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
-use std::{env, fs, mem, ptr, thread};
+use std::{fs, ptr};
 
 use kvconn as _;
 use zmq_sys as zmq;
 
+#[path = "bundled_libzmq/child.rs"]
+mod child;
+#[path = "bundled_libzmq/raw.rs"]
+mod raw;
+#[path = "bundled_libzmq/system.rs"]
+mod system;
+
+use child::*;
+use raw::*;
+use system::*;
+
 /// `ZMQ_OUT_BATCH_SIZE` and `ZMQ_TCP_MAXRT`, which zmq-sys does not know.
 const OUT_BATCH_SIZE: u32 = 102;
 const TCP_MAXRT: u32 = 80;
-
-/// How long anything may take that needs no time at all.
-const PATIENCE: Duration = Duration::from_secs(20);
 
 // ---- what is in it -------------------------------------------------------------------------------------------------
 
@@ -291,280 +296,4 @@ fn fork_beside_a_connection(scenario: fn(*mut c_void, *mut c_void)) {
     other.connect(&pull.last_endpoint());
     other.send(b"a new socket works as well");
     assert_eq!(pull.receive(), b"a new socket works as well");
-}
-
-// ---- a process of its own ------------------------------------------------------------------------------------------
-
-enum Preload {
-    Nothing,
-    Interposer,
-}
-
-/// Runs `scenario` in a copy of this program that runs only the test `name`: alone with its descriptors and threads, free
-/// to abort or hang, and with other functions of the C library if need be.
-fn in_child(name: &str, preload: Preload, scenario: fn()) {
-    const MARK: &str = "KVCONN_TEST_CHILD";
-    if env::var_os(MARK).is_some_and(|child| child == name) {
-        return scenario();
-    }
-    let mut command = Command::new(env::current_exe().unwrap());
-    command.args([name, "--exact"]).env(MARK, name).stdout(Stdio::piped()).stderr(Stdio::piped());
-    let interposer = match preload {
-        Preload::Nothing => None,
-        Preload::Interposer => Some(build_interposer(name)),
-    };
-    if let Some(path) = &interposer {
-        command.env("LD_PRELOAD", path);
-    }
-    let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + 2 * PATIENCE; // the copy says more about what it waits for in vain
-    while child.try_wait().unwrap().is_none() {
-        if Instant::now() > deadline {
-            child.kill().unwrap();
-        }
-        thread::sleep(Duration::from_millis(5));
-    }
-    if let Some(path) = interposer {
-        let _ = fs::remove_file(path);
-    }
-    let output = child.wait_with_output().unwrap();
-    let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
-    // A wrong name would run no test at all, with success.
-    assert!(
-        output.status.success() && text.contains("1 passed"),
-        "the copy of this program ended with {}:\n{text}",
-        output.status
-    );
-}
-
-fn build_interposer(name: &str) -> PathBuf {
-    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/bundled_libzmq/interpose.c");
-    let library = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{name}-{}.so", std::process::id()));
-    let compiler = env::var_os("CC").unwrap_or("cc".into());
-    let status =
-        Command::new(compiler).args(["-shared", "-fPIC", "-O1", "-Wall", "-o"]).arg(&library).arg(source).status();
-    assert!(status.expect("a C compiler").success());
-    library
-}
-
-fn interposed_wall_clock_runs_backwards() {
-    // SAFETY: interpose.c defines it as `void (void)`.
-    let function: extern "C" fn() = unsafe { mem::transmute(interposed(c"interpose_wall_clock_runs_backwards")) };
-    function();
-}
-
-fn interposed_inheritable() -> c_int {
-    // SAFETY: interpose.c defines it as `int (void)`.
-    let function: extern "C" fn() -> c_int = unsafe { mem::transmute(interposed(c"interpose_inheritable")) };
-    function()
-}
-
-fn interposed(name: &CStr) -> *mut c_void {
-    // SAFETY: the name is a C string.
-    let symbol = unsafe { libc::dlsym(libc::RTLD_DEFAULT, name.as_ptr()) };
-    assert!(!symbol.is_null(), "LD_PRELOAD had no effect");
-    symbol
-}
-
-// ---- the operating system ------------------------------------------------------------------------------------------
-
-fn wait_until(what: &str, condition: impl Fn() -> bool) {
-    let deadline = Instant::now() + PATIENCE;
-    while !condition() {
-        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
-        thread::sleep(Duration::from_millis(1));
-    }
-}
-
-/// The descriptors of this process and what they are.
-fn descriptors() -> BTreeMap<RawFd, String> {
-    let link = |entry: fs::DirEntry| {
-        let target = fs::read_link(entry.path()).ok()?.to_string_lossy().into_owned();
-        Some((entry.file_name().to_str()?.parse().ok()?, target))
-    };
-    let mut all: BTreeMap<RawFd, String> =
-        fs::read_dir("/proc/self/fd").unwrap().filter_map(|entry| link(entry.unwrap())).collect();
-    all.retain(|_, target| !target.starts_with("/proc/")); // the one that reads the directory
-    all
-}
-
-fn descriptor_option(fd: RawFd, level: c_int, option: c_int) -> c_int {
-    let mut value: c_int = -1;
-    let mut length = size_of::<c_int>() as libc::socklen_t;
-    // SAFETY: `value` has `length` bytes.
-    let rc = unsafe { libc::getsockopt(fd, level, option, (&raw mut value).cast(), &mut length) };
-    assert_eq!(rc, 0);
-    value
-}
-
-fn peer_port(fd: RawFd) -> u16 {
-    // SAFETY: all-zero bytes are a valid sockaddr_in.
-    let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
-    let mut length = size_of::<libc::sockaddr_in>() as libc::socklen_t;
-    // SAFETY: `address` has `length` bytes.
-    let rc = unsafe { libc::getpeername(fd, (&raw mut address).cast(), &mut length) };
-    assert_eq!((rc, c_int::from(address.sin_family)), (0, libc::AF_INET));
-    u16::from_be(address.sin_port)
-}
-
-fn gettimeofday() -> Duration {
-    let mut time = libc::timeval { tv_sec: 0, tv_usec: 0 };
-    // SAFETY: `time` is valid for writes, and the time zone may be null.
-    unsafe { libc::gettimeofday(&mut time, ptr::null_mut()) };
-    Duration::from_secs(time.tv_sec as u64)
-}
-
-// ---- libzmq --------------------------------------------------------------------------------------------------------
-
-struct Context(*mut c_void);
-
-impl Context {
-    fn new() -> Self {
-        // SAFETY: has no preconditions.
-        let raw = unsafe { zmq::zmq_ctx_new() };
-        assert!(!raw.is_null());
-        Self(raw)
-    }
-
-    fn socket(&self, kind: u32) -> Socket<'_> {
-        // SAFETY: the context is alive.
-        let raw = unsafe { zmq::zmq_socket(self.0, kind as c_int) };
-        assert!(!raw.is_null(), "zmq_socket: errno {}", errno());
-        let socket = Socket { raw, context: self };
-        socket.set(zmq::ZMQ_LINGER, 0);
-        for option in [zmq::ZMQ_SNDTIMEO, zmq::ZMQ_RCVTIMEO] {
-            socket.set(option, PATIENCE.as_millis() as c_int);
-        }
-        socket
-    }
-}
-
-impl Drop for Context {
-    fn drop(&mut self) {
-        // SAFETY: sockets borrow the context, so all are closed.
-        unsafe { zmq::zmq_ctx_term(self.0) };
-    }
-}
-
-struct Socket<'context> {
-    raw: *mut c_void,
-    context: &'context Context,
-}
-
-impl<'context> Socket<'context> {
-    fn set(&self, option: u32, value: c_int) {
-        // SAFETY: the value is an int, and so is its size.
-        check(unsafe { zmq::zmq_setsockopt(self.raw, option as c_int, (&raw const value).cast(), size_of::<c_int>()) });
-    }
-
-    fn set_string(&self, option: u32, value: &CStr) {
-        // SAFETY: the value has as many bytes as are counted.
-        check(unsafe { zmq::zmq_setsockopt(self.raw, option as c_int, value.as_ptr().cast(), value.count_bytes()) });
-    }
-
-    fn get(&self, option: u32) -> c_int {
-        let (mut value, mut size) = (0, size_of::<c_int>());
-        // SAFETY: `value` has `size` bytes.
-        check(unsafe { zmq::zmq_getsockopt(self.raw, option as c_int, (&raw mut value).cast(), &mut size) });
-        value
-    }
-
-    /// Binds, and returns where.
-    fn bind(&self, endpoint: &str) -> String {
-        let endpoint = CString::new(endpoint).unwrap();
-        // SAFETY: the endpoint is a C string.
-        check(unsafe { zmq::zmq_bind(self.raw, endpoint.as_ptr()) });
-        self.last_endpoint()
-    }
-
-    fn last_endpoint(&self) -> String {
-        let mut text = [0_u8; 256];
-        let mut size = text.len();
-        // SAFETY: `text` has `size` bytes.
-        check(unsafe {
-            zmq::zmq_getsockopt(self.raw, zmq::ZMQ_LAST_ENDPOINT as c_int, text.as_mut_ptr().cast(), &mut size)
-        });
-        CStr::from_bytes_until_nul(&text).unwrap().to_str().unwrap().to_owned()
-    }
-
-    fn connect(&self, endpoint: &str) {
-        let endpoint = CString::new(endpoint).unwrap();
-        // SAFETY: the endpoint is a C string.
-        check(unsafe { zmq::zmq_connect(self.raw, endpoint.as_ptr()) });
-    }
-
-    fn try_send(&self, message: &[u8]) -> Result<(), c_int> {
-        // SAFETY: the message has as many bytes as are counted.
-        let rc = unsafe { zmq::zmq_send(self.raw, message.as_ptr().cast(), message.len(), 0) };
-        if rc < 0 { Err(errno()) } else { Ok(()) }
-    }
-
-    fn send(&self, message: &[u8]) {
-        assert_eq!(self.try_send(message), Ok(()));
-    }
-
-    fn try_receive(&self) -> Result<Vec<u8>, c_int> {
-        let mut message = [0_u8; 256];
-        // SAFETY: `message` has as many bytes as are counted.
-        let rc = unsafe { zmq::zmq_recv(self.raw, message.as_mut_ptr().cast(), message.len(), 0) };
-        usize::try_from(rc).map(|length| message[..length].to_vec()).map_err(|_| errno())
-    }
-
-    fn receive(&self) -> Vec<u8> {
-        self.try_receive().unwrap()
-    }
-
-    /// A reader of this socket's first events. Of no later ones: libzmq would wait for room to queue them for ever, were the
-    /// reader closed first.
-    fn monitor(&self) -> Monitor<'context> {
-        let events = zmq::ZMQ_EVENT_CONNECTED | zmq::ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
-        let endpoint = CString::new(format!("inproc://monitor-{:p}", self.raw)).unwrap();
-        // SAFETY: the endpoint is a C string.
-        check(unsafe { zmq::zmq_socket_monitor(self.raw, endpoint.as_ptr(), events as c_int) });
-        let reader = self.context.socket(zmq::ZMQ_PAIR);
-        reader.connect(endpoint.to_str().unwrap());
-        Monitor(reader)
-    }
-}
-
-impl Drop for Socket<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the socket is open, and nothing uses it after this.
-        unsafe { zmq::zmq_close(self.raw) };
-    }
-}
-
-struct Monitor<'context>(Socket<'context>);
-
-impl Monitor<'_> {
-    /// Waits for an event and returns its value.
-    fn event(&self, wanted: u32) -> u32 {
-        loop {
-            let frame = self.0.receive();
-            let _endpoint = self.0.receive();
-            let event = u16::from_ne_bytes([frame[0], frame[1]]);
-            if u32::from(event) == wanted {
-                return u32::from_ne_bytes([frame[2], frame[3], frame[4], frame[5]]);
-            }
-        }
-    }
-}
-
-fn curve_keys() -> (CString, CString) {
-    let (mut public, mut secret) = ([0_u8; 41], [0_u8; 41]);
-    // SAFETY: each key is written as 40 characters and a NUL.
-    check(unsafe {
-        zmq::zmq_curve_keypair(public.as_mut_ptr().cast::<c_char>(), secret.as_mut_ptr().cast::<c_char>())
-    });
-    [public, secret].map(|key| CStr::from_bytes_until_nul(&key).unwrap().to_owned()).into()
-}
-
-#[track_caller]
-fn check(rc: c_int) {
-    assert!(rc == 0, "libzmq: errno {}", errno());
-}
-
-fn errno() -> c_int {
-    // SAFETY: has no preconditions.
-    unsafe { zmq::zmq_errno() }
 }

@@ -97,7 +97,7 @@ fn a_killed_peer_leaves_accepted_as_acknowledged_and_unacknowledged_soak() {
     let mut peer = RawPeer::bind(&format!("{}:0", own_address()));
     let (mut accepted, mut unacknowledged) = (0, 0);
     for _ in 0..rounds() {
-        let (account, delivery) = life(&engine, &peer, &mut random, RawPeer::kill);
+        let (account, delivery) = life(&engine, &peer, &mut random, |peer| peer.kill());
         peer = peer.succeed();
         send_again(&engine, &peer, &account, delivery);
         peer = peer.succeed();

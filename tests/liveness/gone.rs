@@ -39,8 +39,8 @@ fn seen_after(peer: &Peer, reads: bool, ended_by: EndedBy, end: impl FnOnce(&Pee
 fn a_peer_that_dies_or_closes_is_lost_at_once() {
     type Case = (&'static str, bool, EndedBy, fn(&Peer));
     let cases: [Case; 3] = [
-        ("SIGKILL, everything read", true, EndedBy::Fin, Peer::kill),
-        ("SIGKILL, something unread", false, EndedBy::Reset, Peer::kill),
+        ("SIGKILL, everything read", true, EndedBy::Fin, |peer| peer.kill()),
+        ("SIGKILL, something unread", false, EndedBy::Reset, |peer| peer.kill()),
         ("zmq_close", true, EndedBy::Fin, Peer::terminate),
     ];
     for (what, reads, ended_by, end) in cases {
