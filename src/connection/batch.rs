@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use super::gate::Patience;
 use super::gate::errands::{self, Errand};
-use super::{Connection, Life};
+use super::{Connection, Life, bytes_reclaimed};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::manager::Timeout;
@@ -61,18 +61,25 @@ impl Process {
             match prepared {
                 Err(error) => results[place] = conn.concluded(Err(error)),
                 Ok((Some(lane), message)) => lanes[lane].items.push_back((place, message)),
-                Ok((None, mut message)) => match conn.gate.try_pass(&mut message) {
-                    Some(result) => {
-                        if let Err(error) = &result {
-                            before.insert(id, Err(error.clone()));
+                Ok((None, mut message)) => {
+                    let mut passed = conn.gate.try_pass(&mut message);
+                    if passed.as_ref().is_some_and(bytes_reclaimed) {
+                        passed = conn.gate.try_pass(&mut message);
+                    }
+                    match passed {
+                        Some(result) => {
+                            if let Err(error) = &result {
+                                before.insert(id, Err(error.clone()));
+                            }
+                            results[place] = conn.concluded(result);
                         }
-                        results[place] = conn.concluded(result);
+                        None => {
+                            before.insert(id, Ok(lanes.len()));
+                            let items = VecDeque::from([(place, message)]);
+                            lanes.push(Lane { conn, items, waited: Cell::new(false) });
+                        }
                     }
-                    None => {
-                        before.insert(id, Ok(lanes.len()));
-                        lanes.push(Lane { conn, items: VecDeque::from([(place, message)]), waited: Cell::new(false) });
-                    }
-                },
+                }
             }
         }
         drop(copies);

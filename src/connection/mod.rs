@@ -231,8 +231,7 @@ impl Connection {
             })
         };
         let mut result = pass(message);
-        // Others may keep bytes that were acknowledged since they were looked at.
-        if matches!(&result, Err(error) if error.status == Status::Limit) && Process::current()?.reclaim_bytes() {
+        if bytes_reclaimed(&result) {
             result = pass(message);
         }
         if let (Some(begun), true) = (begun, waits) {
@@ -447,4 +446,11 @@ impl Connection {
         self.over.store(true, Ordering::Relaxed);
         Some(finished)
     }
+}
+
+/// Whether a send that the process's budget has refused should be tried again: others may keep bytes that were acknowledged
+/// since they were looked at.
+fn bytes_reclaimed(result: &Result<u64>) -> bool {
+    let refused = matches!(result, Err(error) if error.status == Status::Limit);
+    refused && Process::current().is_ok_and(Process::reclaim_bytes)
 }

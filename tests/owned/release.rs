@@ -58,9 +58,10 @@ fn whoever_ends_everything_waits_for_the_buffers() {
             process.destroy_manager(id, after(LONG)).unwrap();
         }
         // It is over when the call returns, not a little later.
-        assert_eq!(lender.told_so_far().len(), 10);
-        let expected = if disconnect_all { Fate::Acknowledged } else { Fate::Unacknowledged };
-        drop((peer, expected));
+        let told = lender.told_so_far();
+        assert_eq!(told.len(), 10);
+        // The one flushes, the other drops what has not left.
+        assert!(!disconnect_all || told.iter().all(|told| told.fate == Fate::Acknowledged), "{told:?}");
     }
 }
 
