@@ -139,6 +139,8 @@ fn kind(function: &str, text: &str) -> Parameter {
         ("const kvconn_frame_t *", "frames") => {
             let frames = |f: &str| Value(format!("(const kvconn_frame_t[]){{{{\"a\", 1}}, {f}}}"), INVALID);
             let mut others = vec![frames("{NULL, 1}"), frames("{\"a\", SIZE_MAX}"), frames("{NULL, SIZE_MAX}")];
+            // Each could be, and both together cannot.
+            others.push(frames("{\"a\", SIZE_MAX / 2}"));
             others.extend([misaligned(declared), Value("NULL".into(), INVALID)]);
             others.push(Value("(const kvconn_frame_t[]){{NULL, 0}, {\"\", 0}}".into(), ANY));
             simple("good_frames", others)

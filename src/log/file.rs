@@ -85,4 +85,17 @@ mod tests {
         let expected = format!("2024-02-29T12:34:56.000789Z kvconn[{}] warn a b\n", std::process::id());
         assert_eq!(line(at, Level::Warn, "a b"), expected);
     }
+
+    #[test]
+    fn a_named_pipe_that_nobody_reads_is_refused_at_once() {
+        let path = std::env::temp_dir().join(format!("kvconn-log-pipe-{}", std::process::id()));
+        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
+        // SAFETY: a C string.
+        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
+        let value = format!("info:{}", path.display());
+        let begun = std::time::Instant::now();
+        let refused = sink(OsStr::new(&value)).map(drop).expect_err("nobody reads it");
+        assert_eq!((refused.os_errno, begun.elapsed() < Duration::from_secs(5)), (libc::ENXIO, true), "{refused:?}");
+        std::fs::remove_file(path).unwrap();
+    }
 }
