@@ -20,8 +20,8 @@ use std::time::Duration;
 
 use common::engine::after;
 use kvconn::connection::Connection;
+use kvconn::connection::message::{Copies, Message};
 use kvconn::error::Result;
-use kvconn::message::{Copies, Message};
 use kvconn::process::Process;
 
 /// Sends one frame on each connection, in one batch.

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use common::engine::{Engine, after};
 use common::{OwnProcess, Peer, PeerOptions};
-use kvconn::message::Message;
+use kvconn::connection::message::Message;
 
 /// Scenario 2, and its whole kind: the queue holds messages of several frames, one of which has gone out in part, when
 /// the peer is killed and the connection is closed at the same moment.

@@ -247,7 +247,7 @@ fn the_descriptor_is_the_managers_and_goes_with_it() {
 fn a_wait_for_an_event_ends_with_the_event_or_with_its_time() {
     let peer = Peer::any();
     let engine = Engine::with(&[("send_timeout_ms", "50")]);
-    for (timeout, least) in [(after(Duration::ZERO), 0), (after(ms(50)), 50), (kvconn::manager::Timeout::Default, 50)] {
+    for (timeout, least) in [(after(Duration::ZERO), 0), (after(ms(50)), 50), (kvconn::timeout::Timeout::Default, 50)] {
         let watch = Stopwatch::start();
         let event = engine.next_event(timeout).expect("none");
         assert_eq!((event.kind, event.status), (EventKind::None, Status::Ok));

@@ -15,7 +15,7 @@ use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
 use kvconn::ids::ConnId;
-use kvconn::nodes::Failure;
+use kvconn::manager::nodes::Failure;
 
 const LONG: Duration = Duration::from_secs(10);
 

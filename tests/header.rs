@@ -12,7 +12,7 @@ use std::{env, fs};
 use generate::fresh;
 use kvconn::error::STATUSES;
 use kvconn::events::{Event, EventKind};
-use kvconn::{capi, metrics, options};
+use kvconn::{capi, observe::metrics, options};
 use parse::{Kind, items, parameter_name};
 
 #[test]

@@ -8,9 +8,9 @@ use std::time::Duration;
 use common::engine::{Engine, after, message, refused, wait_ended};
 use common::{Peer, PeerOptions, Random, TcpView, ms, wait_until};
 use kvconn::connection::Connection;
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 const LONG: Duration = Duration::from_secs(20);
 

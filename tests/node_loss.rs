@@ -11,7 +11,7 @@ use kvconn::connection::{Connection, ConnectionState};
 use kvconn::error::Status;
 use kvconn::events::EventKind;
 use kvconn::ids::NodeId;
-use kvconn::nodes::Failure;
+use kvconn::manager::nodes::Failure;
 
 const LONG: Duration = Duration::from_secs(10);
 

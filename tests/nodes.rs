@@ -8,7 +8,7 @@ use common::Engine;
 use common::engine::{refused, status_of};
 use kvconn::error::Status;
 use kvconn::ids::NodeId;
-use kvconn::nodes::NodeInfo;
+use kvconn::manager::nodes::NodeInfo;
 use kvconn::process::Process;
 
 const HERE: &str = "tcp://127.0.0.1:9";

@@ -12,12 +12,12 @@ use std::time::Instant;
 use super::gate::Patience;
 use super::gate::errands::{self, Errand};
 use super::{Connection, Life, bytes_reclaimed};
+use crate::connection::message::{Copies, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
-use crate::manager::Timeout;
-use crate::message::{Copies, Message};
 use crate::process::Process;
-use crate::wake::Alarm;
+use crate::sys::wake::Alarm;
+use crate::timeout::Timeout;
 
 /// The most messages one batch takes. It keeps an absurd count from being an allocation.
 pub const MAX_BATCH: usize = 65_536;

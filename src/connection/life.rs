@@ -5,25 +5,26 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
-use super::account::{Account, Room};
-use super::bell::SocketBell;
+use super::acknowledgement::account::{Account, Room};
+use super::acknowledgement::ledger::Mechanism;
+use super::acknowledgement::loans::Loans;
+use super::gate::bell::SocketBell;
 use super::gate::{Attempt, Channel, Patience};
-use super::ledger::Mechanism;
-use super::loans::Loans;
 use super::silence::Silence;
 use super::socket::{PushSocket, Sent};
 use super::state::{Ending, Happening, State};
-use crate::byte_budget::Share;
-use crate::clock::Coarse;
-use crate::endpoint::Endpoint;
+use crate::budget::bytes::Share;
+use crate::connection::acknowledgement::tcp_info;
+use crate::connection::message::Message;
+use crate::delivery::{Delivery, EndedBy};
 use crate::error::{Error, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::{ConnId, LineId};
-use crate::message::Message;
+use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Values};
-use crate::tcp_info::{self, EndedBy};
-use crate::wake::EventFd;
-use crate::watcher::Watcher;
+use crate::runtime::watcher::Watcher;
+use crate::sys::clock::Coarse;
+use crate::sys::wake::EventFd;
 
 /// What a connection's lock guards.
 pub(crate) struct Life {
@@ -59,17 +60,6 @@ pub(crate) struct Life {
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
     watcher: &'static Watcher,
-}
-
-/// What became of what was accepted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Delivery {
-    /// The last message accepted.
-    pub accepted: u64,
-    /// The last message that the peer's kernel has acknowledged whole; `None`: nobody can tell.
-    pub acknowledged: Option<u64>,
-    /// How the connection ended.
-    pub ended_by: EndedBy,
 }
 
 /// How a connection ended.

@@ -1,15 +1,12 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
-mod account;
+pub mod acknowledgement;
 pub mod batch;
-mod bell;
 pub(crate) mod dial;
 pub(crate) mod gate;
-mod handshake;
-pub(crate) mod held;
-pub(crate) mod ledger;
 mod life;
-pub mod loans;
+pub mod message;
+pub(crate) mod registry;
 mod silence;
 pub(crate) mod socket;
 pub(crate) mod state;
@@ -18,23 +15,24 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::byte_budget::Share;
-use crate::endpoint::Endpoint;
+use crate::budget::bytes::Share;
+use crate::connection::message::Message;
+use crate::delivery::EndedBy;
+use crate::delivery::Release;
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, LineId};
-use crate::manager::{Manager, Timeout};
-use crate::message::Message;
+use crate::manager::Manager;
+use crate::net::endpoint::Endpoint;
 use crate::options::Values;
 use crate::process::Process;
-use crate::release::{self, Release};
-use crate::tcp_info::EndedBy;
-use crate::watcher::Watcher;
+use crate::runtime::release;
+use crate::runtime::watcher::Watcher;
+use crate::timeout::Timeout;
 
+use acknowledgement::loans::Loan;
 use gate::{Access, Channel, Gate, Patience, Wakeups};
-pub use life::Delivery;
 use life::{DEAD_PIPE, Life};
 pub(crate) use life::{End, Finished};
-use loans::Loan;
 use socket::PushSocket;
 pub use state::{Ending, Happening, State};
 

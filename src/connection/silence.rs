@@ -8,8 +8,8 @@
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
 
+use crate::connection::acknowledgement::tcp_info;
 use crate::options::{Key, Values};
-use crate::tcp_info;
 
 /// Milliseconds for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

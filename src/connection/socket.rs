@@ -7,11 +7,11 @@ use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::time::Duration;
 
-use crate::budget::{Budget, Lease};
+use crate::budget::descriptors::{Budget, Lease};
+use crate::connection::message::Message;
 use crate::error::{Error, Result, Status};
 use crate::ids::LineId;
 use crate::libzmq::{self, Context, Socket};
-use crate::message::Message;
 use crate::options::{Key, Values};
 
 /// What a line costs: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's own, and

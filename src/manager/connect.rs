@@ -3,18 +3,19 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::Manager;
 use super::Sets;
-use super::{Manager, Timeout};
-use crate::cache::{Admission, Asker};
 use crate::connection::gate::Wakeups;
+use crate::connection::message::Message;
 use crate::connection::socket::open_line;
 use crate::connection::{Connection, End, Happening};
-use crate::endpoint::Endpoint;
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
-use crate::message::Message;
+use crate::manager::cache::{Admission, Asker};
+use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach};
 use crate::process::Process;
+use crate::timeout::Timeout;
 
 impl Manager {
     /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:

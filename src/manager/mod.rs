@@ -3,8 +3,11 @@
 //! The lock is held to look up and to change maps, never while a socket is used, closed or waited for. Lock order:
 //! this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
 
+pub mod cache;
 mod connect;
-mod nodes;
+pub(crate) mod counts;
+mod node_calls;
+pub mod nodes;
 
 use std::collections::VecDeque;
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,43 +15,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cache::{Cache, Fence};
 use crate::connection::gate::Wakeups;
-use crate::connection::{Connection, Delivery, End, Ending, Finished, Happening};
-use crate::endpoint::Endpoint;
+use crate::connection::registry::Registry;
+use crate::connection::{Connection, End, Ending, Finished, Happening};
+use crate::delivery::Delivery;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
-use crate::lock::{Condvar, Mutex, MutexGuard};
-use crate::metrics::counts::{Counts, Past};
-use crate::nodes::{Nodes, Remains};
+use crate::manager::cache::{Cache, Fence};
+use crate::manager::counts::{Counts, Past};
+use crate::manager::nodes::{Nodes, Remains};
+use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach, Values};
 use crate::process::Process;
-use crate::registry::Registry;
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use crate::timeout::Timeout;
 
 /// How many endings stay readable by id.
 const REMEMBERED_ENDINGS: usize = 4096;
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timeout {
-    /// As configured.
-    Default,
-    /// This long; zero: without waiting.
-    After(Duration),
-}
-
-impl Timeout {
-    /// The time meant, given the configured one. A timeout of centuries is cut to some decades, which a clock can
-    /// still add.
-    pub(crate) fn or(self, default: Duration) -> Duration {
-        const LONGEST: Duration = Duration::from_secs(1 << 30);
-        match self {
-            Timeout::Default => default,
-            Timeout::After(time) => time.min(LONGEST),
-        }
-    }
-}
 
 /// One independent set.
 pub struct Manager {

@@ -65,7 +65,7 @@ fn a_connect_by_default_waits_as_long_as_one_dial_may_take() {
     let mute = WrongPeer::mute();
     let engine = Engine::with(&[("connect_timeout_ms", "200"), ("handshake_timeout_ms", "200")]);
     let watch = Stopwatch::start();
-    let result = engine.manager().connect(&mute.endpoint(), None, kvconn::manager::Timeout::Default);
+    let result = engine.manager().connect(&mute.endpoint(), None, kvconn::timeout::Timeout::Default);
     refused(result, Status::ConnectFailed);
     watch.between(ms(195), ms(400) + AT_ONCE, "a dial");
 }

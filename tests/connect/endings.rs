@@ -6,8 +6,8 @@ use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::{Event, EventKind};
 use kvconn::ids::ConnId;
-use kvconn::manager::Timeout;
 use kvconn::process::Process;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{connection, refused, send, wait_ended};
 use crate::common::load::within;

@@ -125,7 +125,7 @@ fn what_is_no_endpoint_is_invalid_at_once_in_every_call_and_the_text_says_why() 
     let (fine, retry) = (port.endpoint(), options(&[("connect_retry", "1")]));
     for (text, why) in refusals {
         let watch = Stopwatch::start();
-        let wait = kvconn::manager::Timeout::After(LIMIT);
+        let wait = kvconn::timeout::Timeout::After(LIMIT);
         let errors = [
             refused(engine.connect(text, LIMIT), Status::Invalid),
             refused(engine.manager().connect(text, Some(&retry), wait), Status::Invalid),

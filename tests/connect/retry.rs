@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 use kvconn::error::{Error, Status};
 use kvconn::events::EventKind;
 use kvconn::ids::ConnId;
-use kvconn::manager::Timeout;
 use kvconn::process::Process;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{connection, refused, send, status_of};
 use crate::common::load::{Stopwatch, within};

@@ -57,7 +57,7 @@ fn no_key_is_in_logs_events_errors_or_descriptions() {
     texts.push(format!("{:?} {:?}", conn.info(), engine.events()));
     let dump = std::env::temp_dir().join(format!("kvconn-curve-dump-{}", std::process::id()));
     let file = std::fs::File::create(&dump).expect("a file");
-    kvconn::describe::dump(file.as_raw_fd()).expect("dumped");
+    kvconn::observe::describe::dump(file.as_raw_fd()).expect("dumped");
     texts.push(std::fs::read_to_string(&dump).expect("the dump"));
     std::fs::remove_file(dump).ok();
     drop(engine);

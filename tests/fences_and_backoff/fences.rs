@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::manager::Timeout;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{options, refused, send, status_of, wait_ended};
 use crate::common::load::within;

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use kvconn::error::{Error, Status};
-use kvconn::manager::Timeout;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{after, connection, refused};
 use crate::common::load::Stopwatch;

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use kvconn::connection::{Connection, Delivery};
+use kvconn::connection::Connection;
+use kvconn::delivery::Delivery;
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 use super::messages::{Account, Shape, Way};
 use crate::common::engine::{after, own_address, status_of, wait_ended};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvconn::connection::{Connection, ConnectionState};
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
-use kvconn::tcp_info::EndedBy;
 
 use super::messages::{Account, Shape, Way};
 use super::reader::{Deed, Reader};

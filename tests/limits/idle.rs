@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 use crate::common::engine::{LARGE, after, connection, narrow_peer, refused, send, wait_ended};
 use crate::common::{Engine, Peer, PeerOptions, ms, wait_until};

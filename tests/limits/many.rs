@@ -54,7 +54,7 @@ fn two_thousand_endpoints_are_ready_and_each_gets_its_message() {
 
     let process = kvconn::process::Process::current().unwrap();
     let begun = Instant::now();
-    process.destroy_manager(engine.id(), kvconn::manager::Timeout::After(LIMIT)).expect("all closed");
+    process.destroy_manager(engine.id(), kvconn::timeout::Timeout::After(LIMIT)).expect("all closed");
     println!("closed in {:?}", begun.elapsed());
     wait_until("every descriptor is given back", LIMIT, || open_descriptors().total() < 60);
 }

@@ -2,9 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use kvconn::connection::Delivery;
+use kvconn::delivery::Delivery;
+use kvconn::delivery::EndedBy;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 use crate::common::engine::{after, send};
 use crate::common::load::Stopwatch;

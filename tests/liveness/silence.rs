@@ -3,10 +3,10 @@
 use std::time::{Duration, Instant};
 
 use kvconn::connection::ConnectionState;
-use kvconn::connection::Delivery;
+use kvconn::delivery::Delivery;
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 use crate::common::engine::{LARGE, after, refused, send, waiting_senders};
 use crate::common::load::Stopwatch;

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
+use kvconn::delivery::EndedBy;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::tcp_info::EndedBy;
 
 use crate::common::engine::{LARGE, after, refused, send};
 use crate::common::load::Stopwatch;

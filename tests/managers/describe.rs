@@ -6,8 +6,8 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use kvconn::describe::dump;
 use kvconn::error::Status;
+use kvconn::observe::describe::dump;
 
 use crate::common::engine::{
     LARGE, SetOnDrop, after, canonical, connection, narrow_peer, refused, send, wait_ended, waiting_senders,

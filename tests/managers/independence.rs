@@ -7,8 +7,8 @@ use std::time::Duration;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
 use kvconn::ids::ManagerId;
-use kvconn::manager::Timeout;
 use kvconn::process::Process;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{LARGE, SetOnDrop, narrow_peer, options, refused, send, text, waiting_senders};
 use crate::common::{Engine, OwnProcess, Peer, ms};

@@ -6,10 +6,10 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvconn::connection::Connection;
-use kvconn::connection::loans::Fate;
+use kvconn::delivery::Outcome;
+use kvconn::delivery::Release;
 use kvconn::error::Result;
 use kvconn::ids::ConnId;
-use kvconn::release::Release;
 
 use crate::common::engine::after;
 
@@ -20,7 +20,7 @@ pub const LONG: Duration = Duration::from_secs(20);
 pub struct Told {
     pub conn: ConnId,
     pub sequence: u64,
-    pub fate: Fate,
+    pub fate: Outcome,
     pub thread: Option<String>,
 }
 

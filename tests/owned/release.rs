@@ -3,10 +3,10 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use kvconn::connection::loans::Fate;
+use kvconn::delivery::Outcome;
+use kvconn::delivery::Release;
 use kvconn::error::Status;
 use kvconn::process::Process;
-use kvconn::release::Release;
 
 use super::lending::{LONG, Lender};
 use crate::common::engine::{after, narrow_peer, options, refused, send, status_of, wait_ended};
@@ -35,7 +35,7 @@ fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
     // SAFETY: the buffer is there until the release was called.
     unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
     let (fate, [own, earlier, flushed, all], sent, again) = told.recv_timeout(LONG).expect("a release that returns");
-    assert_eq!((fate, own, earlier), (Fate::Acknowledged, Status::WouldDeadlock, Status::Ok));
+    assert_eq!((fate, own, earlier), (Outcome::Acknowledged, Status::WouldDeadlock, Status::Ok));
     assert_eq!([flushed, all, sent, again], [Status::Ok; 4]);
     conn.wait_released(0, after(LONG)).expect("it is over");
 }
@@ -61,7 +61,7 @@ fn whoever_ends_everything_waits_for_the_buffers() {
         let told = lender.told_so_far();
         assert_eq!(told.len(), 10);
         // The one flushes, the other drops what has not left.
-        assert!(!disconnect_all || told.iter().all(|told| told.fate == Fate::Acknowledged), "{told:?}");
+        assert!(!disconnect_all || told.iter().all(|told| told.fate == Outcome::Acknowledged), "{told:?}");
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use kvconn::connection::Connection;
 use kvconn::error::Status;
-use kvconn::manager::Timeout;
+use kvconn::timeout::Timeout;
 
 use crate::common::engine::{LARGE, after, message, narrow_peer, send, status_of, text};
 use crate::common::load::{Stopwatch, within};

@@ -5,11 +5,11 @@ use std::sync::mpsc::channel;
 use std::time::Duration;
 
 use kvconn::connection::batch::verdict;
+use kvconn::connection::message::Copies;
+use kvconn::delivery::Release;
 use kvconn::error::{Result, STATUSES, Status};
 use kvconn::ids::ConnId;
-use kvconn::message::Copies;
 use kvconn::process::Process;
-use kvconn::release::Release;
 
 use crate::common::engine::{LARGE, after, message, narrow_peer, send, status_of, wait_ended};
 use crate::common::{Engine, OwnProcess, Peer, closed_port, ms};

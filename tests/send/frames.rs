@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use kvconn::connection::message::{MAX_FRAMES, Message};
 use kvconn::error::Status;
-use kvconn::message::{MAX_FRAMES, Message};
 
 use crate::common::engine::{after, refused, send};
 use crate::common::{Engine, Peer};

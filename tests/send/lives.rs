@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use kvconn::connection::Connection;
+use kvconn::connection::message::Message;
 use kvconn::error::{Error, Status};
 use kvconn::ids::ConnId;
-use kvconn::message::Message;
 
 use super::tagged::{Tag, check_whole_and_in_order};
 use crate::common::engine::{after, connection, own_address, send, status_of, wait_ended};

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use kvconn::connection::Connection;
+use kvconn::connection::message::Message;
 use kvconn::error::Result;
-use kvconn::message::Message;
 
 use crate::common::engine::after;
 

@@ -7,10 +7,10 @@ use std::time::{Duration, Instant};
 
 use kvconn::connection::Connection;
 use kvconn::connection::batch::verdict;
+use kvconn::connection::message::Copies;
+use kvconn::delivery::Release;
 use kvconn::error::{Result, Status};
-use kvconn::message::Copies;
 use kvconn::process::Process;
-use kvconn::release::Release;
 
 use crate::common::engine::{after, connection, message, options, own_address, send};
 use crate::common::load::Stopwatch;

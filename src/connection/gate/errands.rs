@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::{Alarm, Bell, Channel, Entered, Gate, Inner, Look, Patience, Place, Poll, Waiter};
-use crate::sync::MutexGuard;
+use crate::sys::sync::MutexGuard;
 
 /// What is to pass one gate.
 pub(crate) struct Errand<'g, C: Channel, P> {
