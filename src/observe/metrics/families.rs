@@ -79,7 +79,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Messages that were not acknowledged when their connection ended: they can be sent again."),
     family("messages_unknown", Read::Counter(|r| r.past.unknown + r.live.unknown),
         "Messages accepted where nobody can tell what is acknowledged, as on ipc endpoints."),
-    family("messages_on_the_way", Read::Gauge(|r| r.live.on_the_way),
+    family("messages_in_flight", Read::Gauge(|r| r.live.on_the_way),
         "Messages accepted by live connections and not acknowledged yet."),
     family("queued_bytes", Read::Gauge(|r| r.live.queued_bytes),
         "Bytes on the wire that are on the way: accepted, and not acknowledged (where nobody can tell: held by libzmq). Each connection is limited by max_queued_bytes."),
