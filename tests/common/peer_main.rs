@@ -215,7 +215,7 @@ impl Pull {
         Ok(())
     }
 
-    /// Returns when libzmq has really let go of the socket. Its monitor's reader must live until then: libzmq's I/O
+    /// Returns when libzmq has really freed the socket. Its monitor's reader must live until then: libzmq's I/O
     /// thread would wait for ever on an event that nobody can take.
     fn close(&mut self) {
         // SAFETY: the socket is this thread's own and open.

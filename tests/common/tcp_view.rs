@@ -99,7 +99,7 @@ struct Info {
     tcpi_bytes_received: u64,
 }
 
-/// Whom a descriptor is connected to, if it is a TCP connection.
+/// The peer that a descriptor is connected to, if it is a TCP connection.
 fn peer_of(fd: RawFd) -> Option<SocketAddr> {
     // SAFETY: never closed here (ManuallyDrop); getpeername fails on whatever is no socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });

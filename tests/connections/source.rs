@@ -182,7 +182,7 @@ fn a_source_that_is_the_destination_is_found_out() {
     range("42001 42001");
     connect_failed(&engine, "tcp://127.0.0.1:42001", &[("source_address", "127.0.0.1")]);
     let after = tcp_traffic();
-    // It was connected, and to whom else?
+    // It was connected, and only to itself.
     assert_eq!((after.dials - before.dials, after.refused - before.refused), (1, 0));
     range("50000 60000");
     let peer = Peer::bind("tcp://127.0.0.1:42001");

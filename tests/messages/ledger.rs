@@ -111,7 +111,7 @@ fn a_flush_is_released_when_the_connection_ends() {
 }
 
 #[test]
-fn over_ipc_nobody_can_tell() {
+fn over_ipc_acknowledgement_is_unknown() {
     let path = format!("ipc:///tmp/kvconn-ledger-{}", std::process::id());
     let (engine, peer) = (Engine::new(), Peer::bind(&path));
     let conn = engine.ready(&path);

@@ -152,7 +152,7 @@ fn a_failed_nodes_fence_is_lifted_by_a_registration_alone_and_names_its_cause() 
     refused(engine.node_add_endpoints(old, &[&endpoint], None), Status::NodeFailed);
     fenced("a registration in the life that is over");
     engine.node_remove_endpoints(engine.node("prefill-0", &[]), &[&endpoint]).expect("not its endpoint");
-    fenced("a removal by who does not own it");
+    fenced("a removal by a node that does not own it");
     engine.disconnect_all(after(Duration::ZERO)).ok();
     fenced("disconnect_all");
     assert_eq!(peer.connections(), 0, "a fenced endpoint was dialled");

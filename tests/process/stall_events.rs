@@ -82,7 +82,7 @@ fn a_stalled_connection_that_ends_does_not_recover() {
     assert_eq!(kinds, [EventKind::Disconnected, EventKind::PeerLost]);
 }
 
-/// What libzmq lets go when it closes the socket is no progress.
+/// What libzmq drops when it closes the socket is no progress.
 #[test]
 fn a_stalled_connection_whose_queue_is_dropped_does_not_recover() {
     let path = std::env::temp_dir().join(format!("kvconn-stall-{}", std::process::id()));
@@ -140,7 +140,7 @@ fn a_queue_that_is_often_full_does_not_keep_the_watcher_busy() {
     }
     let (took, sleeps) = (begun.elapsed(), watcher_sleeps() - before);
     println!("full {fulls} times in {took:?}, the watcher was woken {sleeps} times");
-    // Ten looks each stall_ms while something is on the way, and some for what else there is.
+    // Ten looks each stall_ms while a message is in flight, and some for what else there is.
     let looks = took.as_millis() as u64 / 10;
     assert!(sleeps <= 2 * looks + 10, "woken {sleeps} times in {took:?}, full {fulls} times");
 }

@@ -93,7 +93,7 @@ fn a_failed_dial_and_a_lost_peer_are_reported_once() {
 }
 
 #[test]
-fn whoever_ends_a_connection_at_the_same_time_there_is_one_ending() {
+fn ends_at_the_same_time_make_one_ending() {
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let mut peer = Peer::any();
     for round in 0..20u64 {

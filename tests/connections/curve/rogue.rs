@@ -1,4 +1,4 @@
-//! A peer that holds the right key and means ill.
+//! A malicious peer that holds the right key.
 
 use std::ffi::{c_int, c_ulonglong};
 use std::io::{Read, Write};

@@ -1,5 +1,5 @@
-//! Scenario 37: the peer is not the one whose key was given. It gets no message and no key, and whoever waits is told
-//! why within the handshake's time.
+//! Scenario 37: the peer is not the one whose key was given. It gets no message and no key, and waiting calls
+//! return within the handshake's time, with the reason.
 
 use std::time::Duration;
 
@@ -112,7 +112,7 @@ fn a_listener_hears_neither_a_message_nor_a_key() {
     let welcome = [greeting(3, "CURVE"), [&[4, 168, 7][..], b"WELCOME", &[1; 160]].concat()].concat();
     // A READY before its time, which plain peers say.
     let ready = [&greeting(3, "CURVE")[..], b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PULL"].concat();
-    // An ERROR of ZAP's, from who has proved nothing.
+    // An ERROR of ZAP's, from a peer that has proved nothing.
     let error = [&greeting(3, "CURVE")[..], b"\x04\x0a\x05ERROR\x03400"].concat();
     const HELLO: usize = 202;
     std::thread::scope(|scope| {

@@ -109,7 +109,7 @@ fn a_port_that_refuses_is_dialled_once_a_step() {
 }
 
 #[test]
-fn nobody_asks_and_nothing_is_dialled() {
+fn without_a_call_nothing_is_dialled() {
     skip_unless!(own_process::network_available());
     if OwnProcess::new(test_name!()).network().parent() {
         return;

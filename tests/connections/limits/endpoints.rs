@@ -116,7 +116,7 @@ fn of_many_threads_as_many_as_there_is_room_for_get_a_connection() {
         }
     }
     let dials: u64 = peers.iter().map(|peer| peer.received().accepted).sum();
-    assert_eq!(dials, 10 * ROOM as u64, "who got LIMIT dialled nobody");
+    assert_eq!(dials, 10 * ROOM as u64, "a connect that got LIMIT dialled nothing");
 }
 
 #[test]

@@ -73,7 +73,7 @@ fn services_that_speak_first_are_found_out() {
                 let peer = WrongPeer::speaking(banner);
                 found_out(&peer.endpoint());
                 assert_eq!(peer.connections(), 1, "{what}");
-                // A greeting and, to who greets well, a READY command.
+                // A greeting and, after a good greeting, a READY command.
                 assert!(peer.bytes() <= 200, "{what} was sent {} bytes", peer.bytes());
             });
         }

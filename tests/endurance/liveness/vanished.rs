@@ -32,7 +32,7 @@ fn an_idle_peer_that_vanished_and_is_back_is_lost_by_reset_with_the_next_probe()
     send(&conn, &[b"never read"], LONG).expect("its kernel takes it");
     conn.flush(0, after(LONG)).0.expect("its kernel has it");
     vanish(&network, &peer);
-    network.mend();
+    network.restore();
     let back = Stopwatch::start();
     let lost = engine.expect_event(EventKind::PeerLost, LONG);
     println!("idle, keepalive 2 s: the host that is back answers after {:?}", back.elapsed());
@@ -55,7 +55,7 @@ fn a_peer_that_vanished_with_data_in_flight_and_is_back_is_lost_by_reset() {
     conn.flush(0, after(LONG)).0.expect("its kernel has it");
     vanish(&network, &peer);
     let accepted = 1 + engine.fill(&conn, LARGE);
-    network.mend();
+    network.restore();
     let back = Stopwatch::start();
     let lost = engine.expect_event(EventKind::PeerLost, LONG);
     println!("data in flight: the host that is back answers after {:?}", back.elapsed());

@@ -38,14 +38,14 @@ impl Random {
     }
 }
 
-/// Buffers that were lent with accepted messages, and those that were given back.
-static LENT: AtomicU64 = AtomicU64::new(0);
-static RETURNED: AtomicU64 = AtomicU64::new(0);
+/// Zero-copy messages that were accepted, and those whose buffers were released.
+static OWNED: AtomicU64 = AtomicU64::new(0);
+static RELEASED: AtomicU64 = AtomicU64::new(0);
 
 /// How often each call ended how.
 type Outcomes = HashMap<(&'static str, Status), u64>;
 
-/// One thread's doings.
+/// What one thread does.
 struct Actor<'a> {
     engine: &'a Engine,
     endpoints: &'a [String],
@@ -93,7 +93,7 @@ impl Actor<'_> {
                 None => self.connect(at, time),
             },
             60..69 => match &self.last {
-                Some(conn) => ("send_owned", lend(conn, time)),
+                Some(conn) => ("send_owned", send_owned(conn, time)),
                 None => self.connect(at, time),
             },
             69 => match &self.last {
@@ -155,14 +155,14 @@ impl Actor<'_> {
     }
 }
 
-/// Lends three frames.
-fn lend(conn: &Arc<Connection>, time: Duration) -> Result<()> {
+/// Sends three frames without a copy.
+fn send_owned(conn: &Arc<Connection>, time: Duration) -> Result<()> {
     static FRAME: [u8; 20_000] = [7; 20_000];
-    let release: Release = Box::new(|_, _, _| _ = RETURNED.fetch_add(1, Ordering::Relaxed));
+    let release: Release = Box::new(|_, _, _| _ = RELEASED.fetch_add(1, Ordering::Relaxed));
     let frames = [&raw const FRAME[..], &raw const FRAME[..100], &raw const FRAME[..0]];
     // SAFETY: static bytes that nobody changes.
     unsafe { conn.send_owned(&frames, Some(release), after(time)) }?;
-    LENT.fetch_add(1, Ordering::Relaxed);
+    OWNED.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -208,7 +208,7 @@ fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
     }
 }
 
-/// The last word: a minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
+/// A minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
 #[test]
 fn everything_at_once_leaves_nothing_behind_stress() {
     let limit = soak_time(ms(10_000)) + 3 * LONG;
@@ -230,9 +230,9 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     ];
     let engine = Engine::with(&settings);
     let first = engine.ready(&endpoints[0]);
-    lend(&first, LONG).unwrap(); // the thread for it is there from now on
+    send_owned(&first, LONG).unwrap(); // its release starts the thread for releases
     first.disconnect().unwrap();
-    Stopwatch::start(); // whose thread is there from now on
+    Stopwatch::start(); // starts the thread that measures the load
     let descriptors_before = descriptors_at_rest();
     let threads_before = threads();
 
@@ -281,8 +281,8 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     let rescues: u64 = engine.connections().into_iter().map(|id| connection(id).info().rescues).sum();
     assert_eq!(rescues, 0);
     engine.disconnect_all(after(LONG)).expect("all closed");
-    wait_until("every lent buffer is given back, once", LONG, || {
-        RETURNED.load(Ordering::Relaxed) == LENT.load(Ordering::Relaxed)
+    wait_until("every zero-copy buffer is released, once", LONG, || {
+        RELEASED.load(Ordering::Relaxed) == OWNED.load(Ordering::Relaxed)
     });
     let closed = Instant::now();
     while held_descriptors() != descriptors_before {
@@ -292,7 +292,7 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     // Five descriptors for each live connection, and nothing else. They may be idle.
     engine.configure(&options(&[("idle_timeout_ms", "0")])).unwrap();
     let all: Vec<&str> = endpoints.iter().map(String::as_str).collect();
-    engine.node("decode", &all); // which lifts every fence, and begins the backoff anew
+    engine.node("decode", &all); // it lifts every fence and restarts the backoff
     for endpoint in all {
         engine.send_to(endpoint, &[b"x"], LONG).expect("a healthy peer");
     }

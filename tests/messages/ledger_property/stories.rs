@@ -9,15 +9,15 @@ use kvconn::error::Status;
 use kvconn::tcp_info::EndedBy;
 
 use super::messages::{Account, Shape, Way};
-use super::reader::{Deed, Reader};
+use super::reader::{Action, Reader};
 use crate::common::engine::{after, wait_ended};
 use crate::common::raw_peer::Numbers;
 use crate::common::{Engine, Random, RawPeer, TcpView, ms, soak_time, wait_until};
 
 const LONG: Duration = Duration::from_secs(30);
-const WAYS: [Way; 2] = [Way::Copied, Way::Lent];
+const WAYS: [Way; 2] = [Way::Copied, Way::Owned];
 
-/// What happened, for whoever has to find out why.
+/// What happened, for the message of a failed assertion.
 #[derive(Default)]
 struct Story(Vec<String>);
 
@@ -37,9 +37,9 @@ struct Telling {
 }
 
 impl Telling {
-    fn deed(&mut self, deed: Deed) {
-        self.story.0.push(format!("{deed:?} after {}", self.account.accepted()));
-        self.reader.does(deed);
+    fn action(&mut self, action: Action) {
+        self.story.0.push(format!("{action:?} after {}", self.account.accepted()));
+        self.reader.does(action);
     }
 
     /// Sends some, or as many of them as there is room for when nobody reads.
@@ -84,11 +84,11 @@ impl Telling {
         for _ in 0..self.random.below(4) {
             self.send_some(LONG);
             let [begin, end] =
-                self.random.one_of(&[[Deed::Stop, Deed::Resume], [Deed::PauseReading, Deed::ResumeReading]]);
-            self.deed(begin);
+                self.random.one_of(&[[Action::Stop, Action::Resume], [Action::PauseReading, Action::ResumeReading]]);
+            self.action(begin);
             self.send_some(ms(30));
             self.is_plausible();
-            self.deed(end);
+            self.action(end);
             self.send_some(LONG);
             self.settles();
         }
@@ -99,19 +99,19 @@ impl Telling {
         self.send_some(LONG);
         match self.random.below(3) {
             0 => {}
-            1 => self.deed(Deed::PauseReading),
-            _ => self.deed(Deed::Stop),
+            1 => self.action(Action::PauseReading),
+            _ => self.action(Action::Stop),
         }
         let stopped = self.story.0.last().is_some_and(|last| last.starts_with("Stop"));
         self.send_some(ms(30));
-        let deed = match (stopped, self.random.below(5)) {
-            // Who is stopped can only be killed, or left.
+        let action = match (stopped, self.random.below(5)) {
+            // A stopped peer can only be killed, or left.
             (_, 0) => None,
-            (true, _) => Some(Deed::Kill),
-            (false, _) => Some(self.random.one_of(&[Deed::Kill, Deed::Close, Deed::Finish, Deed::Finish])),
+            (true, _) => Some(Action::Kill),
+            (false, _) => Some(self.random.one_of(&[Action::Kill, Action::Close, Action::Finish, Action::Finish])),
         };
-        match deed {
-            Some(deed) => self.deed(deed),
+        match action {
+            Some(action) => self.action(action),
             None => {
                 self.story.0.push("we disconnect".into());
                 self.conn.disconnect().expect("live");
@@ -123,7 +123,7 @@ impl Telling {
         let covered = self.account.covered(&self.view);
         let Telling { view, reader, account, story, conn, .. } = self;
         let story = format!("{story}, ended by {:?} with {acknowledged} of {}", info.ended_by, info.accepted);
-        if deed.is_none() {
+        if action.is_none() {
             assert_eq!(info.ended_by, EndedBy::Local, "{story}");
         }
         assert_eq!(conn.info().state, ConnectionState::Ended);
@@ -135,15 +135,15 @@ impl Telling {
         // While it is open, no FIN of ours leaves.
         drop(view);
         let Reader::Raw(peer) = &reader else { return };
-        if deed == Some(Deed::Kill) {
+        if action == Some(Action::Kill) {
             return;
         }
-        if deed.is_none() {
+        if action.is_none() {
             peer.resume();
             peer.resume_reading();
         }
         let got = peer.wait_for(&format!("the connection is over; {story}"), LONG, |numbers| numbers.open == 0);
-        if deed == Some(Deed::Finish) {
+        if action == Some(Action::Finish) {
             assert_eq!(info.ended_by, EndedBy::Fin, "{story}");
         }
         if info.ended_by == EndedBy::Fin {

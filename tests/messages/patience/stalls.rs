@@ -38,7 +38,7 @@ fn after_one_deadline_on_a_stopped_peer_the_next_hundred_sends_cost_nothing() {
         assert!(error.status.row().retriable, "{error:?}");
     }
     watch.at_most(ms(1000), "a hundred more sends");
-    // Whoever has more patience than that still waits, from the last progress on.
+    // A sender with a longer timeout still waits, counted from the last progress.
     refused(send(&conn, &[LARGE], ms(2500)), Status::Stalled);
     assert!(watch_fill.elapsed() >= ms(2500), "nothing had moved for {:?} at the most", watch_fill.elapsed());
     // And without a timeout nobody waits, nor is it said that the peer is stuck.
@@ -76,7 +76,7 @@ fn patient(conn: &Arc<Connection>) -> Waiting<Result<u64>> {
 
 /// Scenario 15b.
 #[test]
-fn a_short_deadline_beside_it_fails_nobody_elses_send() {
+fn a_short_deadline_beside_it_fails_no_other_send() {
     let peer = narrow_peer(1);
     let engine = Engine::with(&[("send_hwm", "4")]);
     let conn = engine.ready(peer.endpoint());
