@@ -21,7 +21,7 @@ impl TcpView {
         let found = numbers.filter(|fd| peer_of(*fd) == Some(peer)).find_map(|fd| {
             // SAFETY: only duplicates; the number may mean something else by now, which is looked at below.
             let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-            // SAFETY: just made, owned by nobody else.
+            // SAFETY: just made and not owned elsewhere.
             let view = (own != -1).then(|| TcpView(unsafe { OwnedFd::from_raw_fd(own) }))?;
             let right = peer_of(view.0.as_raw_fd()) == Some(peer) && view.info().tcpi_state == ESTABLISHED;
             right.then_some(view)

@@ -45,7 +45,7 @@ impl WrongPeer {
         WrongPeer::speaking(b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n")
     }
 
-    /// Says these bytes to everybody, then only reads.
+    /// Says these bytes to each visitor, then only reads.
     #[track_caller]
     pub fn speaking(banner: &[u8]) -> WrongPeer {
         let hex: String = banner.iter().map(|byte| format!("{byte:02x}")).collect();
@@ -115,7 +115,7 @@ impl WrongPeer {
     }
 }
 
-/// A port of 127.0.0.1 that refuses connections and that nobody can take while this lives: bound, not listening.
+/// A port of 127.0.0.1 that refuses connections and cannot be taken while this lives: bound, not listening.
 pub struct ClosedPort {
     _socket: OwnedFd,
     port: u16,

@@ -119,7 +119,7 @@ fn of_a_name_the_addresses_that_fit_are_dialled() {
     let error = connect_failed(&engine, "tcp://six.test:9", &source);
     assert_eq!(error.os_errno, libc::EAFNOSUPPORT, "{}", error.message);
     assert_eq!(tcp_traffic().dials, before.dials, "something was dialled");
-    // What was dialled in vain comes first, what was passed over is told as well.
+    // The failed dial comes first; the addresses that were skipped are named as well.
     let error = connect_failed(&engine, "tcp://both.test:9", &source);
     assert_eq!(error.os_errno, libc::ECONNREFUSED, "{}", error.message);
     assert!(error.message.contains("::1 is IPv6"), "{}", error.message);

@@ -64,7 +64,7 @@ fn a_stopped_peer_acknowledges_what_its_kernel_holds_and_no_more() {
     assert_eq!(acknowledged, sent);
 }
 
-/// A peer that does not read sends its PINGs all the same. libzmq cannot write meanwhile, and answers many with one PONG.
+/// A peer that does not read still sends its PINGs. libzmq cannot write meanwhile, and answers many with one PONG.
 #[test]
 fn pings_that_were_answered_together_do_not_leave_anything_unacknowledged() {
     const FRAME: u64 = 1 << 20;

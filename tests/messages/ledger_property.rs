@@ -3,5 +3,5 @@
 
 mod endings;
 mod messages;
+mod random_runs;
 mod reader;
-mod stories;

@@ -126,7 +126,7 @@ fn the_endpoint_of_a_killed_peer_is_used_again_while_its_senders_leave() {
             Status::PeerLost
         };
         let killed = begun.elapsed();
-        // Nobody listens: B's own result, at once.
+        // There is no listener: B's own result, at once.
         let result = within(AT_ONCE, "a connect to the killed peer", || engine.connect(peer.endpoint(), ms(5000)));
         match status_of(&result) {
             Status::ConnectFailed | Status::Backoff => {}

@@ -190,7 +190,7 @@ fn a_thread_that_saw_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
     let peer = Peer::with(PeerOptions { endpoints: 2, log: false, ..PeerOptions::default() });
     let engine = Engine::new();
     let endpoints = [0, 1].map(|at| peer.endpoints()[at].as_str());
-    // Odd while the node is over and may be registered anew at any moment.
+    // Odd while the node is over and may be registered again at any moment.
     let (epoch, stop, seen) = (AtomicU64::new(1), AtomicBool::new(false), AtomicU64::new(0));
     let sender = || {
         let mut at = 0;
@@ -272,7 +272,7 @@ fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
             let wanted = failures % (ENDPOINTS + 1);
             wait_until("some are connected", LONG, || engine.connections().len() >= wanted);
             let failure = engine.handle_failure(node, Some("x")).expect("live");
-            // From here on nobody can connect.
+            // From here on no connect succeeds.
             assert_eq!(engine.connections(), [], "after the failure of {node}");
             for failed in failure.endpoints.iter().filter(|failed| failed.conn != ConnId::NONE) {
                 assert_eq!(connection(failed.conn).info().status, Status::NodeFailed);

@@ -116,7 +116,7 @@ fn the_failure_of_a_node_does_not_reach_one_whose_name_begins_the_same() {
     peers[1].wait_received(2, LONG);
 }
 
-/// Scenario 39: nobody reads events, and no call has a place for the report.
+/// Scenario 39: no thread reads events, and no call has a place for the report.
 #[test]
 fn a_report_that_is_not_taken_waits_and_comes_out_once() {
     let peer = Peer::any();

@@ -162,7 +162,7 @@ fn a_failed_nodes_fence_is_lifted_by_a_registration_alone_and_names_its_cause() 
     wait_until("it is dialled", LONG, || peer.connections() == 1);
 }
 
-/// Guarantee 3: a new life's registration begins the backoff anew, and begins it anew only once.
+/// Guarantee 3: a new life's registration restarts the backoff, and only once.
 #[test]
 fn registering_a_hundred_times_in_a_life_permits_one_more_dial() {
     let peer = WrongPeer::closing();
@@ -265,7 +265,7 @@ fn an_endpoint_that_is_removed_is_disconnected_and_fenced() {
     let error = refused(engine.send_to(removed, &[b"x"], ms(1000)), Status::Disconnected);
     assert!(error.message.contains("kvconn_node_remove_endpoints"), "{}", error.message);
 
-    // The one that stays and the one that was never the node's go on; the one that nobody knew is not fenced.
+    // The one that stays and the one that was never the node's go on; the unknown one is not fenced.
     for conn in &conns[1..] {
         assert_eq!(conn.info().state, ConnectionState::Ready);
     }

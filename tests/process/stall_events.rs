@@ -1,4 +1,4 @@
-//! STALLED and RECOVERED, and a peer that flaps while nobody reads events.
+//! STALLED and RECOVERED, and a peer that flaps while no thread reads events.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use kvconn::events::EventKind;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Nobody sends: it is the watcher that looks.
+/// No thread sends: the watcher looks.
 #[test]
 fn a_stopped_peer_stalls_and_recovers_without_any_sender_waiting() {
     let peer = narrow_peer(1);

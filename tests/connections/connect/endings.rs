@@ -127,7 +127,7 @@ fn the_newest_4096_endings_are_remembered_and_older_ids_are_stale() {
     let process = Process::current().unwrap();
     let live = engine.ready(peer.endpoint()).id();
 
-    // Dialled to nowhere and ended at once: a dial that nobody sees.
+    // Dialled to nowhere and ended at once: a dial that no call observes.
     let elsewhere = closed_port();
     let (mut ended, mut node) = (Vec::new(), None);
     for _ in 0..REMEMBERED + 10 {
@@ -137,7 +137,7 @@ fn the_newest_4096_endings_are_remembered_and_older_ids_are_stale() {
                 Ok(id) => break connection(id),
                 Err(error) => {
                     assert_eq!(error.status, Status::Backoff, "{error:?}");
-                    // A new life begins the steps anew.
+                    // A new life restarts the steps.
                     node.map(|node| engine.handle_failure(node, None).unwrap());
                     node = Some(engine.node("node", &[&elsewhere.endpoint()]));
                 }

@@ -11,7 +11,7 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Says these bytes to everybody, then only listens.
+    /// Says these bytes to each visitor, then only listens.
     pub fn saying(bytes: &[u8]) -> Recorder {
         let bytes = bytes.to_vec();
         Recorder::serve(move |mut visitor, heard| {

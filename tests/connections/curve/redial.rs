@@ -126,7 +126,7 @@ fn keys_that_agree_with_the_live_connection_are_remembered() {
     true_peer.wait_received(1, LIMIT);
 }
 
-/// The other direction is as strict: plain is what somebody asked for, by the empty text.
+/// The other direction is as strict: plain must be asked for, by the empty text.
 #[test]
 fn plain_after_curve_must_be_asked_for() {
     let (server, client) = (Pair::new(), Pair::new());

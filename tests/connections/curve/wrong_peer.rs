@@ -75,7 +75,7 @@ fn a_peer_with_another_key_gets_nothing() {
 
 #[test]
 fn a_key_that_hides_nothing_is_found_out() {
-    // The neutral point of the curve: whatever is encrypted for it, everybody can read.
+    // The neutral point of the curve: anybody can read what is encrypted for it.
     let (server, client) = (Pair::new(), Pair::new());
     let neutral = Pair { public: "0".repeat(40), secret: server.secret.clone() };
     let peer = peer(&server);

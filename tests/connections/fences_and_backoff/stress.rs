@@ -50,7 +50,7 @@ fn hammer(endpoint: &str) -> Duration {
                             let wait = error.retry_after.expect("when to come back");
                             assert!(wait <= LONGEST + LONGEST / 4, "{error:?}");
                         }
-                        // A send without waiting, while somebody else's dial is under way.
+                        // A send without waiting, while another thread's dial is in progress.
                         Status::Timeout => {}
                         _ => panic!("{error:?}"),
                     }

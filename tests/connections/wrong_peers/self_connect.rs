@@ -43,7 +43,7 @@ fn never_ready_and_bindable(host: &str) {
     let mut failed = 0;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Nobody is connected to himself for longer than it takes to see it.
+        // No connection to itself lasts longer than it takes to see it.
         let looking_on = scope.spawn(|| {
             let (mut since, mut longest) = (None, Duration::ZERO);
             while !over.load(Ordering::Relaxed) {

@@ -14,7 +14,7 @@ use crate::common::{Engine, Namespace, Peer, PeerOptions, TcpView, ms, wait_unti
 use crate::skip_unless;
 
 const LONG: Duration = Duration::from_secs(20);
-/// The kernel's timers are late by up to an eighth, and somebody must then be told.
+/// The kernel's timers are late by up to an eighth, and the loss must then be reported.
 const HEAD_ROOM: Duration = ms(600);
 
 /// Where a network namespace can be made, the next two tests show what comes of it.

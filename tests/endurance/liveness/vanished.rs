@@ -13,7 +13,7 @@ use crate::skip_unless;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The peer and its kernel's side of the connection vanish, and nobody hears of it. (With something unread the kernel of
+/// The peer and its kernel's side of the connection vanish without a packet. (With something unread the kernel of
 /// a killed process says RST, once; that is lost with the rest.)
 fn vanish(network: &Namespace, peer: &Peer) {
     network.cut();

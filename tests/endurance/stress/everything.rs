@@ -54,7 +54,7 @@ struct Actor<'a> {
     last: Option<Arc<Connection>>,
 }
 
-/// How long the calling thread has waited for a processor so far: what it is late by for the machine's sake.
+/// How long the calling thread has waited for a processor so far: its delay that is the machine's load.
 fn waited_for_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default())
@@ -160,7 +160,7 @@ fn send_owned(conn: &Arc<Connection>, time: Duration) -> Result<()> {
     static FRAME: [u8; 20_000] = [7; 20_000];
     let release: Release = Box::new(|_, _, _| _ = RELEASED.fetch_add(1, Ordering::Relaxed));
     let frames = [&raw const FRAME[..], &raw const FRAME[..100], &raw const FRAME[..0]];
-    // SAFETY: static bytes that nobody changes.
+    // SAFETY: static bytes that are never changed.
     unsafe { conn.send_owned(&frames, Some(release), after(time)) }?;
     OWNED.fetch_add(1, Ordering::Relaxed);
     Ok(())
@@ -186,7 +186,7 @@ fn allowed(call: &str, status: Status) -> bool {
 }
 
 /// Stops, kills and restarts one peer after another.
-fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
+fn disturb(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
     let mut random = Random(99);
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(ms(random.below(60)));
@@ -249,13 +249,13 @@ fn everything_at_once_leaves_nothing_behind_stress() {
                 })
             })
             .collect();
-        let tormentor = scope.spawn(|| torment(&peers, stop));
+        let disturbing = scope.spawn(|| disturb(&peers, stop));
         let begun = Instant::now();
         while begun.elapsed() < soak_time(ms(10_000)) && !actors.iter().any(|actor| actor.is_finished()) {
             std::thread::sleep(ms(10));
         }
         stop.store(true, Ordering::Relaxed);
-        tormentor.join().expect("the tormentor");
+        disturbing.join().expect("the thread that disturbs");
         let mut all = Outcomes::new();
         for actor in actors {
             for (outcome, count) in actor.join().expect("an actor") {

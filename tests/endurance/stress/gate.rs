@@ -56,7 +56,7 @@ fn intermittent_senders_never_need_the_safety_net_stress() {
     assert!(least > 0 && least >= fair / 5, "the unluckiest sent {least} of a fair share of {fair}");
 }
 
-/// The same with senders that never pause, some of which barge and give up: nobody starves.
+/// The same with senders that never pause, some of which barge and give up: no sender starves.
 #[test]
 fn nobody_starves_between_busy_and_barging_senders_stress() {
     const SENDERS: usize = 24;

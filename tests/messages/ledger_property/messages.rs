@@ -69,7 +69,7 @@ impl Shape {
                 let number: &'static [u8] = Box::leak(Box::new(number));
                 let buffers: Vec<*const [u8]> =
                     std::iter::once(number).chain(frames[1..].iter().copied()).map(|frame| &raw const *frame).collect();
-                // SAFETY: static bytes that nobody changes.
+                // SAFETY: static bytes that are never changed.
                 unsafe { conn.send_owned(&buffers, None, after(timeout)) }
             }
         }

@@ -159,7 +159,7 @@ fn has_room(writer: &OwnedFd) -> bool {
     count == 1
 }
 
-/// A dump to a pipe that nobody reads gives up after a while, and holds nobody else up meanwhile.
+/// A dump to a pipe without a reader ends by its own deadline, and delays no other call meanwhile.
 #[test]
 fn a_dump_into_a_full_pipe_holds_no_lock_and_ends() {
     if OwnProcess::new(test_name!()).parent() {
@@ -197,7 +197,7 @@ fn a_dump_into_a_full_pipe_holds_no_lock_and_ends() {
     });
 }
 
-/// It only tries locks: whatever other threads hold, it returns, and tells what it could get.
+/// It only tries locks: whatever other threads hold, it returns, and has what it could get.
 #[test]
 fn dumps_and_descriptions_return_in_time_under_load_stress() {
     if OwnProcess::new(test_name!()).network_if_possible().parent() {
