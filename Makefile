@@ -9,6 +9,10 @@
 
 PYTHON ?= python3
 CC     ?= cc
+# The compiler of libzmq, unless the caller names another: make's own default is g++.
+ifeq ($(origin CXX),default)
+CXX    := c++
+endif
 CFLAGS ?= -O2 -g
 
 TARGET  := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -59,7 +63,7 @@ test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq p
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: bench loom soak stress
+.PHONY: bench loom soak
 bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
 	$(CARGO) bench --bench small_messages
 
@@ -72,8 +76,6 @@ loom: tools ## the gate's model, every interleaving (in its own target directory
 soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
-
-stress: soak ## the same
 
 ##@ Upkeep
 .PHONY: lib examples venv bless fmt lint tools clean
@@ -94,10 +96,10 @@ lint: tools ## clippy with warnings denied
 
 clean: ## remove everything that was built
 	$(CARGO) clean
-	rm -rf target/venv target/examples_c target/tests_c
+	rm -rf $(VENV) $(TARGET)/examples_c $(TARGET)/tests_c $(TARGET)/loom
 
 tools:
-	@scripts/check-tools.sh $(firstword $(CC)) c++ cargo $(PYTHON)
+	@scripts/check-tools.sh $(firstword $(CC)) $(firstword $(CXX)) cargo $(PYTHON)
 
 # Cargo knows what to rebuild, so it is asked every time; the symbolic link carries the SONAME to the linker and loader.
 .PHONY: cargo-release
