@@ -1,8 +1,9 @@
 /*
  * An encode node sends one embedding of 100 MB to a prefill rank, without copying it:  embedding tcp://10.0.0.7:5557
  *
- * Engines often open a socket for each such request, close it with linger and cannot know whether it arrived. Here the
- * connection is the cached one, the buffer is not copied, and the flush returns when the rank's host has all of it.
+ * Engines often open a socket for each such request, close it with linger and cannot know whether it arrived. Here
+ * the connection is the cached one, the buffer is not copied, and the flush returns when the rank's host has all of
+ * it.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -32,8 +33,10 @@ int main(int argc, char **argv) {
 
     if (kvconn_connect(KVCONN_DEFAULT, endpoint, NULL, 3000, &conn, &error) != KVCONN_OK) goto not_accepted;
     const kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}, {embedding, EMBEDDING}};
-    if (kvconn_send_owned(conn, frames, 3, 1000, give_back, embedding, &sequence, &error) != KVCONN_OK) goto not_accepted;
-    say("ACCEPTED", "message %" PRIu64 " of connection %" PRIu64 ": %d bytes, none of them copied", sequence, conn, EMBEDDING);
+    if (kvconn_send_owned(conn, frames, 3, 1000, give_back, embedding, &sequence, &error) != KVCONN_OK)
+        goto not_accepted;
+    say("ACCEPTED", "message %" PRIu64 " of connection %" PRIu64 ": %d bytes, none of them copied", sequence, conn,
+        EMBEDDING);
 
     /* Waits until every byte is in the kernel of the rank's host. */
     if (kvconn_flush(conn, sequence, 10000, &acknowledged, &error) != KVCONN_OK) goto failed;

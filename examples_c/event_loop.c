@@ -3,8 +3,8 @@
  *
  *     event_loop tcp://10.0.0.7:5557 tcp://10.0.0.8:5557 ...
  *
- * Only epoll_wait waits: connections are dialled in the background, heartbeats are sent with timeout 0, and the loss of a peer
- * is an event. The program ends when the last peer is lost.
+ * Only epoll_wait waits: connections are dialled in the background, heartbeats are sent with timeout 0, and the loss
+ * of a peer is an event. The program ends when the last peer is lost.
  */
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,13 +1,14 @@
 /*
- * A decode engine that survives the loss of its prefill nodes. `make demo` runs it, kills one of them under load, and restarts
- * a rank of the other.
+ * A decode engine that survives the loss of its prefill nodes. `make demo` runs it, kills one of them under load, and
+ * restarts a rank of the other.
  *
  *     failover A tcp://10.0.0.1:5557 tcp://10.0.0.1:5558 B tcp://10.0.0.2:5557 tcp://10.0.0.2:5558
  *
- * One scheduler thread does everything. It starts requests ("bootstrap rooms") at a steady rate, tells both ranks of a prefill
- * node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and receives kvconn's events through one
- * descriptor. Standard input stands for service discovery: "back B" says that node B is up again, "leaving A1" that rank 1 of
- * node A will restart at some later time, "back A1" that it has restarted. "stop" ends the program.
+ * One scheduler thread does everything. It starts requests ("bootstrap rooms") at a steady rate, tells both ranks of
+ * a prefill node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and receives kvconn's events
+ * through one descriptor. Standard input stands for service discovery: "back B" says that node B is up again,
+ * "leaving A1" that rank 1 of node A will restart at some later time, "back A1" that it has restarted. "stop" ends
+ * the program.
  *
  * Standard output is the timeline. Lines that begin with '{' are for the program that checks it (run_failover.py).
  */
@@ -38,7 +39,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* Begins a new connection to a rank. Nothing here waits: the dial continues in the background and raises a READY event. */
+/* Begins a new connection to a rank without waiting: the dial continues in the background and raises READY. */
 static void connect_rank(struct rank *rank) {
     rank->leaving = 0;
     if (kvconn_connect(KVCONN_DEFAULT, rank->endpoint, NULL, 0, &rank->conn, &error) != KVCONN_OK) die("connect");
@@ -81,8 +82,8 @@ static void tell(struct node *node, struct rank *rank) {
     while (untold(&rank->ledger) > 0) {
         kvconn_status_t status = send_room(rank, room_of(&rank->ledger, accepted(&rank->ledger) + 1));
         if (status == KVCONN_OK) { rank->ledger.told++; continue; }
-        /* Not accepted, now or later. The room stays noted and tracked, for the rank's next process or another node. If the
-         * peer is lost, its event will arrive and decide. A rank that took nothing for a second counts as lost. */
+        /* Not accepted, now or later. The room stays noted and tracked, for the rank's next process or another node.
+         * If the peer is lost, its event will arrive and decide. A rank that took nothing for a second counts as lost. */
         if (status == KVCONN_TIMEOUT || status == KVCONN_STALLED) fail_node(node, error.message);
         return;
     }
@@ -119,11 +120,11 @@ static void fail_node(struct node *node, const char *why) {
     free(rooms);
 }
 
-/* A rank has closed in order, as discovery announced. No request fails: the rank's next process gets what may be missing. */
+/* A rank has closed in order, as announced. No request fails: the rank's next process gets what may be missing. */
 static void await_successor(struct node *node, int r, const kvconn_event_t *end) {
     struct rank *rank = &node->ranks[r];
-    say("UNACKED", "%s rank %d, connection %" PRIu64 ": messages %" PRIu64 " to %" PRIu64 " wait for its next process", node->name,
-        r, end->conn, end->acknowledged + 1, end->count);
+    say("UNACKED", "%s rank %d, connection %" PRIu64 ": messages %" PRIu64 " to %" PRIu64 " wait for its next process",
+        node->name, r, end->conn, end->acknowledged + 1, end->count);
     printf("{\"unacknowledged\": [");
     for (uint64_t s = end->acknowledged + 1; s <= end->count; s++)
         printf("%s%" PRIu64, s > end->acknowledged + 1 ? ", " : "", room_of(&rank->ledger, s));
@@ -222,8 +223,8 @@ static void sample_counts(void) {
         const struct rank *rank = &nodes[i / RANKS].ranks[i % RANKS];
         kvconn_connection_info_t info = KVCONN_CONNECTION_INFO_INIT;
         if (kvconn_connection_info(rank->conn, &info, NULL) != KVCONN_OK || info.status != KVCONN_OK) continue;
-        printf(", \"%s%d\": [%" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", nodes[i / RANKS].name, i % RANKS, info.conn, info.accepted,
-               info.acknowledged);
+        printf(", \"%s%d\": [%" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", nodes[i / RANKS].name, i % RANKS, info.conn,
+               info.accepted, info.acknowledged);
     }
     puts("}");
 }

@@ -1,6 +1,7 @@
 /*
- * The rooms that one rank must get, in order, over all lives of its process. A connection takes rooms from the front. When it
- * ends, the front goes back to the first room that was not acknowledged, and the next connection begins there.
+ * The rooms that one rank must get, in order, over all lives of its process. A connection takes rooms from the front.
+ * When it ends, the front goes back to the first room that was not acknowledged, and the next connection begins
+ * there.
  */
 #include <stdint.h>
 

@@ -15,9 +15,11 @@ int main(int argc, char **argv) {
     kvconn_conn_t conn;
     uint64_t sequence;
     /* The live connection to the endpoint. If there is none, it is dialled, within three seconds. */
-    if (kvconn_connect(KVCONN_DEFAULT, endpoint, NULL, 3000, &conn, &error) != KVCONN_OK) return failed(endpoint, &error);
+    if (kvconn_connect(KVCONN_DEFAULT, endpoint, NULL, 3000, &conn, &error) != KVCONN_OK)
+        return failed(endpoint, &error);
     /* If the queue is full, this waits one second. An error means not accepted, now or later: sending again is safe. */
-    if (kvconn_send(conn, frames, 2, 1000, &sequence, &error) != KVCONN_OK) return failed(endpoint, &error);
+    if (kvconn_send(conn, frames, 2, 1000, &sequence, &error) != KVCONN_OK)
+        return failed(endpoint, &error);
     printf("connection %" PRIu64 " accepted message %" PRIu64 " for %s\n", conn, sequence, endpoint);
     /* OK: the kernel at the other end has acknowledged every message. */
     return kvconn_shutdown(1000, &error) == KVCONN_OK ? 0 : failed(endpoint, &error);

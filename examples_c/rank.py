@@ -2,12 +2,12 @@
 
     rank.py ENDPOINT LOG
 
-Prints the endpoint it is bound to. Like a busy rank it reads messages between steps of 10 ms, so that some always wait in
-its queue. It writes each message to LOG at once, 24 bytes each, so that the record survives a kill: the connection and
-the sequence that the engine has stamped on the message, and the room.
+Prints the endpoint it is bound to. Like a busy rank it reads messages between steps of 10 ms, so that some always wait
+in its queue. It writes each message to LOG at once, 24 bytes each, so that the record survives a kill: the connection
+and the sequence that the engine has stamped on the message, and the room.
 
-SIGTERM drains it: it half-closes its connections, finishes a long step, reads until its senders have closed too, and exits
-with status 0.
+SIGTERM drains it: it half-closes its connections, finishes a long step, reads until its senders have closed too, and
+exits with status 0.
 """
 
 import contextlib
@@ -72,9 +72,10 @@ class Rank:
         os.write(self.out, struct.pack("=QQQ", conn, sequence, room))
 
     def drain(self):
-        """Ends without loss. Closing the socket under load would drop what libzmq and the kernel still hold, although the
-        kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close. (Once both sides have
-        closed, a libzmq whose queue is full reads no more and drops the last messages. At the FIN these were not acknowledged.)
+        """Ends without loss. Closing the socket under load would drop what libzmq and the kernel still hold, although
+        the kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close. (Once both
+        sides have closed, a libzmq whose queue is full reads no more and drops the last messages. At the FIN these were
+        not acknowledged.)
         """
         for descriptor in self.senders:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as tcp:

@@ -159,7 +159,8 @@ def run(program, directory):
 
         again = [Rank(rank.name, directory, rank.endpoint) for rank in nodes["B"]]
         lives += again
-        when["RESTART B"] = say("RESTART", "node B: new processes listen on the same ports, and discovery tells the engine")
+        text = "node B: new processes listen on the same ports, and discovery tells the engine"
+        when["RESTART B"] = say("RESTART", text)
         engine.tell("back B")
         living = nodes["A"] + again
         step("node B serves again", loaded(again), living)
@@ -182,7 +183,8 @@ def run(program, directory):
         successor = Rank(leaves.name, directory, leaves.endpoint)
         lives.append(successor)
         living.append(successor)
-        when["RESTART A1"] = say("RESTART", "rank A1: a new process listens on the same port, and discovery tells the engine")
+        text = "rank A1: a new process listens on the same port, and discovery tells the engine"
+        when["RESTART A1"] = say("RESTART", text)
         engine.tell("back A1")
         step("node A serves again", loaded([successor]), living)
 
@@ -217,7 +219,8 @@ def prove(engine, lives, killed):
             taken[life][message.conn].append(message.sequence)
 
     width = max(len("connection"), *(len(str(report["conn"])) for report in reports)) + 2
-    print(f"\n{'rank':<6}{'connection':<{width}}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}  how it ended")
+    head = f"{'rank':<6}{'connection':<{width}}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}"
+    print(f"\n{head}  how it ended")
     lost = collections.Counter()  # by node, on connections that died; None: on all others
     never_more = True
     for report in reports:
@@ -245,8 +248,8 @@ def prove(engine, lives, killed):
         f"{lost['B']} accepted messages were not received, all on the {on_b} connections that died with node B": (
             lost[None] == 0 and never_more and on_b == 2
         ),
-        "each connection delivered 1, 2, 3, ... without a gap: nothing arrived twice, mixed up or out of order": in_order,
-        "nothing that was accepted for one life of a rank reached the next without being sent again": to_its_own,
+        "each connection delivered 1, 2, 3, ... without a gap: nothing twice, mixed up or out of order": in_order,
+        "nothing accepted for one life of a rank reached the next without being sent again": to_its_own,
         f"{len(failed)} requests failed with node B, each reported once, and both ranks of node A got all of them": (
             len(failed) == len(set(failed)) == totals["rerouted"] > 0
             and all(set(failed).issubset(each) for each in told.values())

@@ -277,7 +277,7 @@ def test_the_proof_fails_for_an_engine_that_tells_of(capsys, what):
     assert not holds and broken(lines, finding), lines
 
 
-# ---- The documents ------------------------------------------------------------------------------------------------------
+# ---- The documents ----------------------------------------------------------------------------------------------------
 
 
 def text(path):
@@ -325,7 +325,8 @@ def test_the_guide_sends_to_many_ranks_in_python(lib, peer):
 def test_the_readme_is_short_and_in_order():
     readme = text("README.md")
     assert len(readme.splitlines()) < 200
-    chapters = ["Two commands", "C", "Python", "Install and link", "What it guarantees", "The demo", "Costs", "Find your way"]
+    chapters = ["Two commands", "C", "Python", "Install and link"]
+    chapters += ["What it guarantees", "The demo", "Costs", "Find your way"]
     assert re.findall(r"^## (.*)$", readme, re.MULTILINE) == chapters
     guarantees = readme.split("## What it guarantees")[1].split("\n## ")[0]
     assert re.findall(r"^(\d+)\. ", guarantees, re.MULTILINE) == [str(n) for n in range(1, 11)]
