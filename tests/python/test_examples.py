@@ -254,8 +254,8 @@ def test_the_proof_holds_when_nothing_is_wrong(capsys):
     holds, lines = judge(capsys)
     assert holds, lines
     assert "proved  1 accepted messages were not received, all on the 2 connections that died with node B" in lines
-    assert "proved  the 2 after them, 3 to 4, came to its second life, before all others" in lines
-    assert "proved  1 of these had come late to the first as well: nothing but what was reported came twice" in lines
+    assert "proved  the 2 after them, 3 to 4, reached its second life, before all others" in lines
+    assert "proved  1 of these had reached the first late as well: only what was reported arrived twice" in lines
 
 
 def broken(lines, finding):
