@@ -5,15 +5,16 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvconn::connection::message::Message;
 use kvconn::connection::{Connection, ConnectionInfo, ConnectionState};
-use kvconn::endpoint::Endpoint;
 use kvconn::error::{Error, Result, Status};
 use kvconn::events::{Event, EventKind};
 use kvconn::ids::{ConnId, ManagerId, NodeId};
-use kvconn::manager::{Manager, Timeout};
-use kvconn::message::Message;
+use kvconn::manager::Manager;
+use kvconn::net::endpoint::Endpoint;
 use kvconn::options::Options;
 use kvconn::process::Process;
+use kvconn::timeout::Timeout;
 
 use super::load::Stopwatch;
 use super::{Peer, PeerOptions, ms, wait_until};
