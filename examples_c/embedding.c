@@ -16,7 +16,7 @@
 enum { EMBEDDING = 100 * 1000 * 1000 };
 
 /* Called on the thread kvconn-release: the buffer belongs to the caller again. */
-static void give_back(kvconn_conn_t conn, uint64_t sequence, int32_t outcome, void *buffer) {
+static void on_release(kvconn_conn_t conn, uint64_t sequence, int32_t outcome, void *buffer) {
     say("RELEASED", "message %" PRIu64 " of connection %" PRIu64 " was %s", sequence, conn,
         outcome == KVCONN_OUTCOME_ACKNOWLEDGED ? "acknowledged" : "not acknowledged: send it again");
     free(buffer);
@@ -33,7 +33,7 @@ int main(int argc, char **argv) {
 
     if (kvconn_connect(KVCONN_DEFAULT, endpoint, NULL, 3000, &conn, &error) != KVCONN_OK) goto not_accepted;
     const kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}, {embedding, EMBEDDING}};
-    if (kvconn_send_owned(conn, frames, 3, 1000, give_back, embedding, &sequence, &error) != KVCONN_OK)
+    if (kvconn_send_owned(conn, frames, 3, 1000, on_release, embedding, &sequence, &error) != KVCONN_OK)
         goto not_accepted;
     say("ACCEPTED", "message %" PRIu64 " of connection %" PRIu64 ": %d bytes, none of them copied", sequence, conn,
         EMBEDDING);
@@ -44,7 +44,7 @@ int main(int argc, char **argv) {
     /* The next embedding would use the same connection. The shutdown returns after the buffer was released. */
     return kvconn_shutdown(1000, NULL) == KVCONN_OK ? 0 : 1;
 
-not_accepted: /* give_back is not called: the buffer is still ours. */
+not_accepted: /* on_release is not called: the buffer is still ours. */
     free(embedding);
 failed:
     fprintf(stderr, "%s: %s (%s)\n", endpoint, error.message, kvconn_status_name(error.status));
