@@ -34,14 +34,17 @@ def test_owned_frames_arrive_and_are_unpinned(kv, manager, peer):
     receiver = peer("--keep")
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
     frames = [b"header", bytearray(b"x" * 100_000), memoryview((ctypes.c_uint64 * 3)(1, 2, 3)), b""]
+    receiver.stop()
+    frames.append(bytes(32 << 20))  # more than the kernels take before it reads
     assert kv.send_owned(conn, frames) == 1
     with pytest.raises(BufferError):
         frames[1].clear()  # it is pinned
+    receiver.cont()
     kv.wait_released(conn, timeout_ms=5000)
     frames[1][:1] = b"y"
     frames[1].clear()
     receiver.expect(1)
-    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b""]]
+    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b"", frames[4]]]
     assert kv.connection_info(conn)["released"] == 1
 
 
