@@ -3,25 +3,25 @@
 Each function is the C function of that name (include/kvconn.h describes them); what C returns through pointers is
 returned, and a status other than KVCONN_OK is raised as the exception of that name: `PeerLost` for KVCONN_PEER_LOST,
 all of them an `Error`. Only `Partial` is not raised: send_batch returns it, with the result of each item. Calls release
-the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one. An argument that C would cut or cannot read is a
-TypeError or ValueError that names the parameter.
+the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one. An argument that C would cut or cannot read
+is a TypeError or ValueError that names the parameter.
 
     conn = kvconn.connect("tcp://10.0.0.7:5557", wait_ms=3000)
     kvconn.send(conn, [b"room", b"17"])
 
-Signals. Every wait lets Python's signal handlers run, within 200 ms. If a handler returns, the call goes on and keeps its
-deadline. If a handler raises (Ctrl-C raises KeyboardInterrupt), the exception comes out of the call at once. The attribute
-`kvconn_call` of the exception, a `Call`, then says what the call has done; without the attribute the call had not begun, and has
-done nothing.
+Signals. Every wait lets Python's signal handlers run, within 200 ms. If a handler returns, the call goes on and keeps
+its deadline. If a handler raises (Ctrl-C raises KeyboardInterrupt), the exception comes out of the call at once. The
+attribute `kvconn_call` of the exception, a `Call`, then says what the call has done; without the attribute the call had
+not begun, and has done nothing.
 
     except KeyboardInterrupt as stop:
         call = getattr(stop, "kvconn_call", None)
         sequence = call and call.result(1000)  # what the call returned, or raises what it raised
 
-A call that was still waiting goes on, without its caller, until its own timeout: a send may yet be accepted, a dial may become
-READY, disconnect_all and shutdown end everything. `call.result()` waits for that. No result is lost: next_event, take_failure,
-handle_failure and node_report_health give the result that an exception has hidden to the next such call on the same manager
-or node, if nobody has asked the `Call` for it.
+A call that was still waiting goes on, without its caller, until its own timeout: a send may yet be accepted, a dial may
+become READY, disconnect_all and shutdown end everything. `call.result()` waits for that. No result is lost: next_event,
+take_failure, handle_failure and node_report_health return a result that an exception has hidden at the next such call
+on the same manager or node, unless `Call.result` has returned it.
 
 Buffers of send_owned that kvconn has released are unpinned by every later call of any function.
 """
@@ -38,7 +38,6 @@ from ._buffers import Pinned as _Pinned
 from ._buffers import packed as _packed
 from ._calls import STATUSES, Call, CopiedCall, Error
 from ._calls import Options as _Options
-from ._calls import Report as _Report
 from ._calls import get as _get
 from ._calls import lib as _lib
 from ._calls import pins as _pins
@@ -67,15 +66,18 @@ def has(feature):
 
 
 def configure(options, manager=DEFAULT):
-    """Sets options of a manager, for all that comes: a dict from names (docs/options.md) to numbers, flags, texts or CURVE keys.
+    """Sets options of a manager, for all that comes: a dict from names (docs/options.md) to numbers, flags, texts or
+    CURVE keys.
 
         kvconn.configure({"send_timeout_ms": 200, "require_curve": True})
     """
-    _run(Call("kvconn_configure", (_manager(manager), _Options(options))))
+    manager, given = _manager(manager), _Options(options)
+    _run(Call("kvconn_configure", (manager, given), ends=[given.free]))
 
 
 def manager_create(options=None):
-    return _get("kvconn_manager_create", _ffi.manager_t, _Options(options))
+    given = _Options(options)
+    return _get("kvconn_manager_create", _ffi.manager_t, given, ends=[given.free])
 
 
 def manager_destroy(manager, timeout_ms=DEFAULT_TIMEOUT):
@@ -90,8 +92,8 @@ def disconnect_all(flush_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
 
 def shutdown(flush_ms=DEFAULT_TIMEOUT):
     """When a signal handler raises, flushing goes on until flush_ms is over, unless the process ends before."""
-    _run(Call("kvconn_shutdown"), _timeout("flush_ms", flush_ms))
-    _pins.unpin_all()  # OK: everything is released
+    released = lambda _: _pins.unpin_all()  # noqa: E731: after OK everything is released
+    _run(Call("kvconn_shutdown", read=released), _timeout("flush_ms", flush_ms))
 
 
 # ---- Connections -----------------------------------------------------------------------------------------------------
@@ -103,10 +105,10 @@ def connect(endpoint, options=None, wait_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     When a signal handler raises, the dial goes on; `kvconn_call.result()` gives the connection.
     """
     manager, wait_ms, name = _manager(manager), _timeout("wait_ms", wait_ms), _text("endpoint", endpoint)
-    options, conn = _Options(options), _ffi.conn_t()
-    call = Call("kvconn_connect", (manager, name, options), (byref(conn),), lambda _: conn.value)
-    # A thread of its own costs more than to get a connection that is READY.
-    return _run(call, 0 if wait_ms and _is_ready(manager, name) else wait_ms)
+    conn, given = _ffi.conn_t(), _Options(options)
+    call = Call("kvconn_connect", (manager, name, given), (byref(conn),), lambda _: conn.value, ends=[given.free])
+    # A thread costs more than a connection that is READY.
+    return _run(call, 0 if _calls.goes_aside(wait_ms) and _is_ready(manager, name) else wait_ms)
 
 
 def _current(manager, endpoint):
@@ -146,8 +148,8 @@ def find(endpoint, manager=DEFAULT):
 
 # ---- Messages --------------------------------------------------------------------------------------------------------
 #
-# A send from the main thread first tries with timeout 0, and on a thread of its own if it must wait. A peer's metrics count that
-# try as refused (kvconn_sends_refused_total, TIMEOUT).
+# A send from the main thread first tries with timeout 0, and on a thread of its own if it must wait. The metrics count
+# that try as refused (kvconn_sends_refused_total, TIMEOUT).
 
 
 def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
@@ -169,13 +171,15 @@ def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     manager, timeout_ms, name = _manager(manager), _timeout("timeout_ms", timeout_ms), _text("endpoint", endpoint)
     conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
     places = byref(conn), byref(sequence)
-    call = Call("kvconn_send_packed_to", (manager, name, *_packed(frames)), places, lambda _: (conn.value, sequence.value))
+    head = manager, name, *_packed(frames)
+    call = Call("kvconn_send_packed_to", head, places, lambda _: (conn.value, sequence.value))
     # Without a connection the try would dial, and the second attempt could get BACKOFF for the end of that dial.
-    return _run(call, timeout_ms, _current(manager, name) != 0)
+    return _run(call, timeout_ms, _calls.goes_aside(timeout_ms) and _current(manager, name) != 0)
 
 
 class Sent(NamedTuple):
-    """The result of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its exception."""
+    """The result of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its
+    exception."""
 
     status: int
     sequence: int
@@ -184,9 +188,9 @@ class Sent(NamedTuple):
 def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
 
-    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted: it
-    is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
-    several items is copied once. A signal handler that raises means the same as for `send`.
+    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted:
+    it is not raised, because the others were. Its message is about the first that failed. A frame that is the same
+    object in several items is copied once. A signal handler that raises means the same as for `send`.
     """
     timeout_ms, messages, copied = _timeout("timeout_ms", timeout_ms), [], {}
     try:
@@ -194,7 +198,8 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
             try:
                 conn, frames = item
             except (TypeError, ValueError):
-                raise TypeError(f"items[{place}] must be a pair (connection, frames), not {type(item).__name__}") from None
+                kind = type(item).__name__
+                raise TypeError(f"items[{place}] must be a pair (connection, frames), not {kind}") from None
             conn = _uint64(f"items[{place}]: conn", conn)
             messages.append((conn, _Pinned(frames, f"items[{place}]: frames", copied)))
     except BaseException:
@@ -204,7 +209,7 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     given = (_ffi.kvconn_batch_item_t * len(messages))()
     for slot, (conn, pinned) in zip(given, messages):
         slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
-    return _run(_Batch(given, [pinned for _, pinned in messages]), timeout_ms, True)
+    return _run(_Batch(given, [pinned.unpin for _, pinned in messages]), timeout_ms, True)
 
 
 class _Batch(Call):
@@ -212,8 +217,8 @@ class _Batch(Call):
 
     __slots__ = "given", "rest"
 
-    def __init__(self, given, pinned):
-        super().__init__("kvconn_send_batch", (given, len(given)), (), self._result, keep=pinned, partial=True)
+    def __init__(self, given, ends):
+        super().__init__("kvconn_send_batch", (given, len(given)), (), self._result, ends=ends, partial=True)
         self.given, self.rest = given, given
 
     def _must_wait(self):
@@ -234,8 +239,8 @@ class _Batch(Call):
 def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
     """Sends one message without copying it; returns its sequence.
 
-    The frames are contiguous buffers (bytes, bytearray, a NumPy array). They are pinned until kvconn has released them, and
-    must not be changed before: `wait_released` waits for that. An error means that they are the caller's again.
+    The frames are contiguous buffers (bytes, bytearray, a NumPy array). They are pinned until kvconn has released them,
+    and must not be changed before: `wait_released` waits for that. An error means that they are the caller's again.
 
     A signal handler that raises means the same as for `send`. The frames stay pinned for as long as kvconn reads them.
     """
@@ -248,14 +253,15 @@ def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
 
 def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
     """Waits until the frames of every message up to this one (0: all so far) can be changed again."""
-    conn, sequence, timeout_ms = _uint64("conn", conn), _uint64("sequence", sequence), _timeout("timeout_ms", timeout_ms)
-    _run(Call("kvconn_wait_released", (conn, sequence), conn=conn), timeout_ms, True)
+    conn, sequence = _uint64("conn", conn), _uint64("sequence", sequence)
+    _run(Call("kvconn_wait_released", (conn, sequence), conn=conn), _timeout("timeout_ms", timeout_ms), True)
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
-    """Waits until the peer's kernel has acknowledged up to this message (0: all so far); returns the last one it has."""
-    conn, sequence, timeout_ms = _uint64("conn", conn), _uint64("sequence", sequence), _timeout("timeout_ms", timeout_ms)
-    acknowledged = ctypes.c_uint64()
+    """Waits until the peer's kernel has acknowledged up to this message (0: all so far); returns the last one it has.
+    """
+    conn, sequence = _uint64("conn", conn), _uint64("sequence", sequence)
+    timeout_ms, acknowledged = _timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
     call = Call("kvconn_flush", (conn, sequence), (byref(acknowledged),), lambda _: acknowledged.value, conn)
     return _run(call, timeout_ms, True)
 
@@ -284,8 +290,20 @@ class Failure(NamedTuple):
 
 def _report(name, head, again):
     """Makes a call that may give a report; the Failure, or None."""
-    report = _Report()
-    return _run(Call(name, head, (byref(report),), lambda _: _failure(report), again=again))
+    report = _ffi.failure_p()
+    return _run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+
+
+class _Reporting(Call):
+    """A call that may give a report. The report is freed when the Failure is made."""
+
+    __slots__ = ()
+
+    def _settle(self):
+        super()._settle()
+        report = self.tail[0]._obj
+        pointer, report.value = report.value, None
+        _lib.kvconn_failure_free(pointer)
 
 
 def _failure(report):
@@ -294,9 +312,9 @@ def _failure(report):
     size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
     endpoints = (_ffi.kvconn_failed_endpoint_t * _lib.kvconn_failure_endpoint_count(report))()
     requests = (ctypes.c_uint64 * _lib.kvconn_failure_request_count(report))()
-    for function, values, sizes in (("endpoints", endpoints, (size,)), ("requests", requests, ())):
-        place = byref(ctypes.c_size_t())
-        _run(Call(f"kvconn_failure_{function}", (report, values, *sizes, len(values), place)))
+    count = byref(ctypes.c_size_t())
+    _run(Call("kvconn_failure_endpoints", (report, endpoints, size, len(endpoints), count)))
+    _run(Call("kvconn_failure_requests", (report, requests, len(requests), count)))
     return Failure(
         _lib.kvconn_failure_node(report),
         _lib.kvconn_failure_name(report).decode(),
@@ -310,10 +328,8 @@ def _failure(report):
 def node_open(name, manager=DEFAULT):
     """(the node, whether this call began its life)"""
     node, created = _ffi.node_t(), ctypes.c_int32()
-    places = byref(node), byref(created)
-    return _run(
-        Call("kvconn_node_open", (_manager(manager), _text("name", name)), places, lambda _: (node.value, bool(created.value)))
-    )
+    head, places = (_manager(manager), _text("name", name)), (byref(node), byref(created))
+    return _run(Call("kvconn_node_open", head, places, lambda _: (node.value, bool(created.value))))
 
 
 def node_find(name, manager=DEFAULT):
@@ -333,7 +349,9 @@ def _endpoints(endpoints):
 
 
 def node_add_endpoints(node, endpoints, options=None):
-    _run(Call("kvconn_node_add_endpoints", (_uint64("node", node), *_endpoints(endpoints), _Options(options))))
+    head = _uint64("node", node), *_endpoints(endpoints)
+    given = _Options(options)
+    _run(Call("kvconn_node_add_endpoints", (*head, given), ends=[given.free]))
 
 
 def node_remove_endpoints(node, endpoints):
@@ -358,8 +376,8 @@ def node_report_health(node, healthy, reason=None):
 def handle_failure(node, reason=None):
     """The Failure.
 
-    When a signal handler raises, the node has failed all the same: `kvconn_call.result()` gives the Failure, and so does the
-    next handle_failure of this node.
+    When a signal handler raises, the node has failed all the same: `kvconn_call.result()` gives the Failure, and so
+    does the next handle_failure of this node.
     """
     node = _uint64("node", node)
     return _report("kvconn_handle_failure", (node, _reason(reason)), ("failure of", node))
@@ -385,7 +403,7 @@ def event_fd(manager=DEFAULT):
 def next_event(timeout_ms=0, manager=DEFAULT):
     """A dict of the fields of kvconn_event_t, or None when nothing happened in time."""
     manager, timeout_ms = _manager(manager), _timeout("timeout_ms", timeout_ms)
-    if timeout_ms <= _calls.SLICE_MS or not _calls.handlers_run_here():
+    if timeout_ms == DEFAULT_TIMEOUT or not _calls.goes_aside(timeout_ms):
         return _event(timeout_ms, manager)
     # Slices, so that no call goes on without its caller and takes an event meanwhile.
     begun = now = time.monotonic()
@@ -442,33 +460,24 @@ def dump(fd=2):
     except OSError:
         _run(Call("kvconn_dump", (fd,)))  # raises
         return
-    _run(Call("kvconn_dump", (own,), keep=[_Descriptor(own)]), waits=True)
+    opened = [own]
+    _run(Call("kvconn_dump", (own,), ends=[lambda: opened and os.close(opened.pop())]), waits=True)
 
 
-class _Descriptor:
-    """A descriptor to be closed after a call."""
-
-    def __init__(self, fd):
-        self.fd = fd
-
-    def unpin(self):
-        fd, self.fd = self.fd, -1
-        if fd >= 0:
-            os.close(fd)
-
-
-_logs = []  # what the library may call; kept as long as it may
+_logs = []  # pairs: a function that the library may call, kept as long as it may, and the set_log that gave it
 
 
 def set_log(function, level):
-    """Calls function(level, line) for each line of the log; None ends it. A signal handler that raises changes nothing about that."""
+    """Calls function(level, line) for each line of the log; None ends it. When a signal handler raises, the change may
+    have happened, or happens while `kvconn_call` is not done."""
     if function is not None and not callable(function):
         raise TypeError(f"function must be callable or None, not {type(function).__name__}")
     new = _ffi.log_fn_t() if function is None else _ffi.log_fn_t(lambda level, line, _: function(level, line.decode()))
+    before = [pair for pair in _logs if pair[1].done()]  # these it replaces; one that is not done may come after it
     call = Call("kvconn_set_log", (new, None, _check.int32("level", level)))
-    _logs.append(new)
+    _logs.append((new, call))
     _run(call, waits=True)
-    _logs[:] = [new]
+    _logs[:] = [pair for pair in _logs if pair not in before]
 
 
 def _fields(struct):

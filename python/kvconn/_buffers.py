@@ -1,8 +1,8 @@
 """The frames of messages: what Python shows as bytes, for C to copy or to read in place.
 
-kvconn_send_owned reads a buffer in place until kvconn has released it. Until then the buffer is *pinned*: Python keeps the
-object and its size. `Pins` unpins it, and what C wrote decides when. What is still pinned when the interpreter ends is never
-freed: libzmq may be reading it.
+kvconn_send_owned reads a buffer in place until kvconn has released it. Until then the buffer is *pinned*: Python keeps
+the object and its size. `Pins` unpins it, and what C wrote decides when. What is still pinned when the interpreter ends
+is never freed: libzmq may be reading it.
 """
 
 import ctypes
@@ -76,7 +76,8 @@ def _view(frame, name):
 
 
 def packed(frames):
-    """The frames as kvconn_send_packed takes them: buffer, sizes, count. A frame that is not contiguous is copied in C order."""
+    """The frames as kvconn_send_packed takes them: buffer, sizes, count. A frame that is not contiguous is copied in C
+    order."""
     parts, sizes = [], array("I")
     for place, frame in enumerate(_listed(frames, "frames")):
         if type(frame) is not bytes:
@@ -91,8 +92,8 @@ def packed(frames):
 
 
 class Pinned:
-    """The frames of one message, pinned, and the array of them as C takes it. `copied` has the copies of frames that are not
-    contiguous; None refuses those."""
+    """The frames of one message, pinned, and the array of them as C takes it. `copied` has the copies of frames that
+    are not contiguous; None refuses those."""
 
     def __init__(self, frames, where="frames", copied=None):
         views = []
@@ -100,7 +101,8 @@ class Pinned:
             view = _view(frame, f"{where}[{place}]")
             if not view.c_contiguous:
                 if copied is None:
-                    raise TypeError(f"{where}[{place}] is not contiguous, and send_owned copies nothing: pass bytes(frame), or use send")
+                    why = "is not contiguous, and send_owned copies nothing"
+                    raise TypeError(f"{where}[{place}] {why}: pass bytes(frame), or use send")
                 view = copied.setdefault(id(frame), (view, memoryview(view.tobytes())))[1]
             views.append(view)
         self.count = len(views)
@@ -119,7 +121,7 @@ class Pinned:
             _release(buffer)
 
 
-# ---- Buffers that kvconn reads in place --------------------------------------------------------------------------------
+# ---- Buffers that kvconn reads in place ------------------------------------------------------------------------------
 
 TURN = 64  # how many connections one sweep looks at
 SHARE = 20  # sweeps of other connections may take one part in so many of the time
@@ -137,8 +139,8 @@ class _Owned:
 class Pins:
     """Every message whose buffers are pinned.
 
-    A message is added before its call, so no exception can come between acceptance and the note of it. A signal handler may
-    interrupt any line here, and may call any function of the package: each step can be done twice.
+    A message is added before its call, so no exception can come between acceptance and the note of it. A signal handler
+    may interrupt any line here, and may call any function of the package: each step can be done twice.
     """
 
     def __init__(self, released):
@@ -162,7 +164,8 @@ class Pins:
         self._in_flight[id(message)] = message
 
     def sweep(self, conn=None):
-        """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows."""
+        """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows.
+        """
         with self._lock:
             for message in list(self._in_flight.values()):
                 self._sort(message)
@@ -209,15 +212,16 @@ class Pins:
             if not self._released(conn, first[0]):
                 return
             first[-1].pinned.unpin()
-            # A handler may have come in between, so the question again. Python handles no signal between it and the removal.
+            # A handler may have come in between, so the question again. Python handles no signal between it and the
+            # removal.
             if heap and heap[0] is first:
                 heappop(heap)
         if heap is not None and self._accepted.get(conn) is heap and not heap:
             del self._accepted[conn]
 
     def _in_child(self):
-        """A forked child has no connection, so nothing reads its memory. Its parent's lock may be held by a thread that it does
-        not have."""
+        """A forked child has no connection, so nothing reads its memory. Its parent's lock may be held by a thread that
+        it does not have."""
         messages = [*self._in_flight.values(), *(entry[-1] for heap in self._accepted.values() for entry in heap)]
         self._begin()
         for message in messages:

@@ -2,13 +2,14 @@
 
 Python runs signal handlers on the main thread, between two of its own instructions and never inside C. Hence two rules.
 
-*What C wrote decides.* A handler that raises right after a foreign call hides what the call returned. So C writes every result
-to memory that belongs to a `Call`, and the exception gets the call as its attribute `kvconn_call`.
+*What C wrote decides.* A handler that raises right after a foreign call hides what the call returned. So C writes every
+result to memory that belongs to a `Call`, and the exception gets the call as its attribute `kvconn_call`.
 
-*A wait lets handlers run.* On the main thread, a call that may wait longer than SLICE_MS runs on a thread of its own, and the
-main thread waits for that thread in Python. The C call keeps its whole timeout: it returns what it would have returned on the
-main thread, at the same moment. Slices of the C call would not: a sender would lose its place in the queue with each, and C
-would judge STALLED by the timeout of the slice. Handlers run on no other thread, so other threads call C directly.
+*A wait lets handlers run.* On the main thread, a call that may wait longer than SLICE_MS runs on a thread of its own,
+and the main thread waits for that thread in Python. The C call keeps its whole timeout: it returns what it would have
+returned on the main thread, at the same moment. Slices of the C call would not: a sender would lose its place in the
+queue with each, and C would judge STALLED by the timeout of the slice. Handlers run on no other thread, so other
+threads call C directly.
 """
 
 import os
@@ -80,7 +81,7 @@ SLICE_MS = 200  # the longest that the main thread is inside C, or waits without
 UNFINISHED = 1  # in a status that C has not written: it writes 0 or a negative number, as the last thing
 
 _main = threading.main_thread().ident
-_interrupted = {}  # calls whose result nobody has had, in order; the next call of the same kind gives it out
+_interrupted = {}  # calls whose result was not taken, in order; the next call of the same kind gives it out
 
 
 def _in_child():
@@ -92,8 +93,11 @@ def _in_child():
 os.register_at_fork(after_in_child=_in_child)
 
 
-def handlers_run_here():
-    return get_ident() == _main and not sys.is_finalizing()
+def goes_aside(timeout_ms):
+    """Whether a call with this timeout runs on a thread of its own. At the interpreter's end there are no new threads.
+    """
+    long = timeout_ms > SLICE_MS or timeout_ms == _ffi.DEFAULT_TIMEOUT
+    return long and get_ident() == _main and not sys.is_finalizing()
 
 
 def _unwritten():
@@ -105,33 +109,35 @@ def _unwritten():
 class Call:
     """One call of a C function. An exception that a signal handler raised during the call has it as `kvconn_call`.
 
-    The call is over or goes on until its own timeout; `result()` tells what it returned.
+    The call is over or goes on until its own timeout; `result()` gives what it returned.
     """
 
-    # name: the C function. head, tail: its parameters before and behind the timeout. read: makes the result when C has
-    # returned. conn: the connection whose released buffers to unpin afterwards. keep: buffers that are pinned during the call
-    # only. again: what names the next call that gives the result out if nobody had it. partial: PARTIAL is a result.
-    # first: the error of an attempt before this one. last: no other attempt follows. aside: it runs on a thread of its own. cancelled: it has not begun, and never will.
-    # taken: its result was asked for. settled: `value` is made. broken: what kept it from calling C.
+    # What the call is. name: the C function. head, tail: its parameters before and behind the timeout. read: makes the
+    # result of what C wrote; it runs again when a handler has interrupted it. conn: the connection whose released
+    # buffers to unpin afterwards. ends: what to do when C reads its parameters no more; may be done twice. again: what
+    # names the later call that gives out this result if it was not taken. partial: PARTIAL is a result. Where it
+    # stands. first: the error of an attempt before this one. last: no other attempt follows. aside: it runs on a thread
+    # of its own. cancelled: it has not begun, and never will. taken: `result` gave it out. settled: `value` is made.
+    # broken: what kept it from calling C.
     __slots__ = (
-        *("name", "error", "head", "tail", "read", "conn", "keep", "again", "partial"),
+        *("name", "error", "head", "tail", "read", "conn", "ends", "again", "partial"),
         *("first", "last", "aside", "cancelled", "taken", "settled", "value", "broken", "_turn", "_over"),
     )
 
-    def __init__(self, name, head=(), tail=(), read=None, conn=None, keep=(), again=None, partial=False):
+    def __init__(self, name, head=(), tail=(), read=None, conn=None, ends=None, again=None, partial=False):
         self.name, self.head, self.tail, self.read = name, head, tail, read
-        self.conn, self.keep, self.again, self.partial = conn, keep, again, partial
+        self.conn, self.ends, self.again, self.partial = conn, ends or [], again, partial
         self.last = self.aside = self.cancelled = self.taken = self.settled = False
         self.first = self.value = self.broken = self._turn = self._over = None
         self.error = _unwritten()
 
     def done(self):
         """Whether the call is over."""
-        return self.error.status != UNFINISHED
+        return self.error.status != UNFINISHED or self.broken is not None
 
     def result(self, timeout_ms=None):
-        """What the call returned; raises what it raised. Waits until it is over; the built-in TimeoutError when timeout_ms
-        comes first."""
+        """What the call returned; raises what it raised. Waits until it is over; the built-in TimeoutError when
+        timeout_ms comes first."""
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
         while not self.done():
             left = SLICE_MS / 1000 if until is None else until - time.monotonic()
@@ -139,10 +145,14 @@ class Call:
                 raise TimeoutError(f"{self.name} is not over")
             self._wait(min(left, SLICE_MS / 1000))
         self._settle()
+        failure = self._failure()
         self.taken = True
-        if (failure := self._failure()) is not None:
+        if failure is None:
+            return self.value
+        try:
             raise failure
-        return self.value
+        finally:
+            del failure  # the exception would be part of a cycle
 
     def __reduce__(self):
         done = self.done()
@@ -160,13 +170,14 @@ class Call:
             getattr(lib, self.name)(*self.head, *waits, *self.tail, byref(self.error))
         finally:
             if self.last:
-                self._let_go()
+                self._drop_input()
 
-    def _let_go(self):
+    def _drop_input(self):
         """C reads nothing of what it was given any more."""
-        pinned, self.keep, self.head = self.keep, (), None
-        for each in pinned:
-            each.unpin()
+        self.head = None
+        while self.ends:
+            self.ends[-1]()
+            self.ends.pop()
 
     def _settle(self):
         """Makes the result from what C wrote. Can be done twice."""
@@ -185,8 +196,10 @@ class Call:
 
     def _wait(self, seconds):
         """Waits for the thread of its own; false when the time is over first."""
-        if self._over is not None and self._over.acquire(True, seconds):
+        if self._over.acquire(True, seconds):
             self._over.release()
+            return True
+        return False
 
     def _run_aside(self, timeout_ms):
         self._turn, self._over = allocate_lock(), allocate_lock()
@@ -202,10 +215,10 @@ class Call:
                 self.aside = False  # there is no thread to be had: without handlers, then
                 self._invoke(timeout_ms)
                 return
-            while self.error.status == UNFINISHED and self.broken is None:
-                self._wait(SLICE_MS / 1000)
+            while not self._wait(SLICE_MS / 1000):
                 if os.getpid() != process:
                     self._forked()
+                    return
         except BaseException:
             if self._turn.acquire(False):
                 self.aside = False  # it has not begun, and never will
@@ -245,7 +258,7 @@ class CopiedCall:
 
 
 def _left_over(again, timeout_ms):
-    """An earlier call of that kind whose result nobody has had; it is over, or the time is."""
+    """An earlier call of that kind whose result was not taken; it is over, or the time is."""
     until = time.monotonic() + (timeout_ms or 0) / 1000
     for call in tuple(_interrupted):
         if call.again != again:
@@ -276,23 +289,22 @@ def run(call, timeout_ms=None, first_without_waiting=False, waits=False):
         if earlier is not None:
             return earlier.value
     try:
-        short = not waits if timeout_ms is None else timeout_ms != _ffi.DEFAULT_TIMEOUT and timeout_ms <= SLICE_MS
-        if short or not handlers_run_here():
+        aside = goes_aside(timeout_ms) if timeout_ms is not None else waits and goes_aside(_ffi.DEFAULT_TIMEOUT)
+        if not aside:
             call.last = True
             call._invoke(timeout_ms)
+        elif not first_without_waiting:
+            call.last = True
+            call._run_aside(timeout_ms)
         else:
-            if first_without_waiting:
-                call._invoke(0)
-            if not first_without_waiting:
-                call.last = True
-                call._run_aside(timeout_ms)
-            elif call._must_wait():
+            call._invoke(0)
+            if call._must_wait():
                 call.first, call.error = call.error, _unwritten()
                 call.last = True
                 call._run_aside(timeout_ms)
             else:
                 call.last = True
-                call._let_go()
+                call._drop_input()
         call._settle()
         failure = call._failure()
         if pins:
@@ -304,12 +316,12 @@ def run(call, timeout_ms=None, first_without_waiting=False, waits=False):
             call.error = call.first  # the second attempt never began
         if call.aside or call.error.status != UNFINISHED:
             exception.__dict__["kvconn_call"] = call
-            if call.again is not None:
+            if call.again is not None and call.error.status >= 0:
                 _interrupted[call] = None
         else:
             call.cancelled = True
         if not call.aside:
-            call._let_go()
+            call._drop_input()
         raise
     # Nor here.
     if failure is None:
@@ -326,29 +338,29 @@ def get(name, kind, *head, **about):
     return run(Call(name, head, (byref(out),), lambda _: out.value, **about))
 
 
-# ---- Objects that C hands out, and buffers that it reads in place ----------------------------------------------------------
+# ---- Options, and buffers that C reads in place ----------------------------------------------------------------------
 
 
 class Options(c_void_p):
-    """A dict of options as kvconn_options_t; None stays NULL. Freed with the last call that uses it."""
+    """A dict of options as kvconn_options_t, for one call, which frees it; None stays NULL."""
 
     def __init__(self, options):
         super().__init__()
-        if options is not None:
-            pairs = _check.options(options)
-            self.value = lib.kvconn_options_new()
+        if options is None:
+            return
+        pairs, error = _check.options(options), _ffi.kvconn_error_t()
+        self.value = lib.kvconn_options_new()
+        try:
             for name, value in pairs:
-                run(Call("kvconn_options_set", (self, name, value)))
+                if lib.kvconn_options_set(self, name, value, byref(error)) != 0:
+                    raise _error(error)
+        except BaseException:
+            self.free()
+            raise
 
-    def __del__(self, free=lib.kvconn_options_free):
-        free(self)
-
-
-class Report(c_void_p):
-    """Where C writes a kvconn_failure_t *. Freed with this object, which its call keeps until the result is made."""
-
-    def __del__(self, free=lib.kvconn_failure_free):
-        free(self)
+    def free(self):
+        options, self.value = self.value, None
+        lib.kvconn_options_free(options)
 
 
 def _released(conn, sequence):

@@ -98,5 +98,6 @@ def options(values):
     """A dict of options as pairs of texts."""
     if not isinstance(values, Mapping):
         kind = type(values).__name__
-        raise TypeError(f'options must be a dict such as {{"send_hwm": 100}}, not {kind}; timeouts have names: wait_ms=3000')
+        given = f"not {kind}; timeouts have names: wait_ms=3000"
+        raise TypeError(f'options must be a dict such as {{"send_hwm": 100}}, {given}')
     return [(text("an option's name", name), option(name, value)) for name, value in values.items()]

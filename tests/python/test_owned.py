@@ -20,7 +20,8 @@ def run(lib, script, *arguments, seconds=20):
     """Runs a script in an interpreter of its own; its output, and how long it took after it printed "leaving"."""
     prelude = f"import sys; sys.path.insert(0, {str(PYTHON)!r})\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"KVCONN_LIB": str(lib)}) as child:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, **pipes, text=True, env={"KVCONN_LIB": str(lib)}) as child:
         output, left = "", None
         for line in child.stdout:
             output += line
@@ -35,7 +36,7 @@ def test_owned_frames_arrive_and_are_unpinned(kv, manager, peer):
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
     frames = [b"header", bytearray(b"x" * 100_000), memoryview((ctypes.c_uint64 * 3)(1, 2, 3)), b""]
     receiver.stop()
-    frames.append(bytes(32 << 20))  # more than the kernels take before it reads
+    frames.append(bytes(12 << 20))  # more than the kernels take before it reads
     assert kv.send_owned(conn, frames) == 1
     with pytest.raises(BufferError):
         frames[1].clear()  # it is pinned
@@ -94,7 +95,8 @@ def is_pinned(buffer):
 
 
 def pins_of(released):
-    """A Pins that is told by this dict up to which sequence each connection has released, and a list of those it asked for."""
+    """A Pins that is told by this dict up to which sequence each connection has released, and a list of those it asked
+    for."""
     from kvconn import _buffers
 
     asked = []
@@ -122,7 +124,7 @@ def test_messages_in_another_order_are_unpinned_in_order(kv):
     buffers = {sequence: pinned(pins, 1, sequence) for sequence in (3, 5, 1, 4, 2)}
     for released[1] in (2, 4, 5):
         pins.sweep(1)
-        assert sorted(sequence for sequence, buffer in buffers.items() if is_pinned(buffer)) == list(range(released[1] + 1, 6))
+        assert {sequence for sequence in buffers if is_pinned(buffers[sequence])} == set(range(released[1] + 1, 6))
     assert not pins
 
 
@@ -240,12 +242,12 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     holding = ctypes.PyDLL(str(lib))
     receiver = peer()
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
-    reported, done = [], threading.Event()
+    told, done = [], threading.Event()
 
     @_ffi.release_fn_t
     def release(conn, sequence, fate, _):
-        reported.append((conn, sequence, fate, threading.current_thread().name))
-        if len(reported) == 200:
+        told.append((conn, sequence, fate, threading.current_thread().name))
+        if len(told) == 200:
             done.set()
 
     data = bytes(100_000)
@@ -256,7 +258,7 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     for _ in range(200):
         assert send(conn, ctypes.byref(frame), 1, 5000, release, None, None, ctypes.byref(error)) == 0, error.message
     assert done.wait(10)
-    assert [each[:3] for each in reported] == [(conn, sequence, kv.FATE_ACKNOWLEDGED) for sequence in range(1, 201)]
+    assert [each[:3] for each in told] == [(conn, sequence, kv.FATE_ACKNOWLEDGED) for sequence in range(1, 201)]
     kv.wait_released(conn, timeout_ms=5000)
 
 
@@ -310,7 +312,8 @@ LEAVE_LOGGING = """
 
 @pytest.mark.parametrize("script", [LEAVE_PINNED, LEAVE_CALLED_BACK, LEAVE_LOGGING])
 def test_an_interpreter_leaves_in_order(peer, lib, script):
-    """With buffers out; while a release or a line of the log is called on a thread that then waits for a GIL it never gets."""
+    """With buffers out; while a release or a line of the log is called on a thread that then waits for a GIL it never
+    gets."""
     receiver = peer()
     for _ in range(5):
         output, took = run(lib, script, receiver.endpoint)
@@ -319,5 +322,6 @@ def test_an_interpreter_leaves_in_order(peer, lib, script):
 
 def test_an_interpreter_leaves_with_buffers_that_a_stopped_peer_keeps(peer, lib):
     receiver = peer("--rcvhwm", 1)
-    output, took = run(lib, LEAVE_PINNED + "    assert kvconn.connection_info(conn)['released'] < sent", receiver.endpoint, receiver.pid)
+    script = LEAVE_PINNED + "    assert kvconn.connection_info(conn)['released'] < sent"
+    output, took = run(lib, script, receiver.endpoint, receiver.pid)
     assert took < 2 and output == "leaving\n"

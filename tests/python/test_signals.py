@@ -36,8 +36,7 @@ class Stuck:
         gone = peer()
         self.refused = gone.endpoint
         gone.kill()
-        while kv.next_event(0, manager):
-            pass
+        self.quiet = kv.manager_create()
 
     def wait(self, name, ms):
         """The call of that name; an error's name, or what it returns."""
@@ -53,7 +52,7 @@ class Stuck:
                 "send_batch": lambda: kv.STATUSES[kv.send_batch([(conn, [b"late"])], ms)[0][0].status].__name__,
                 "flush": lambda: kv.flush(conn, 0, ms),
                 "wait_released": lambda: kv.wait_released(conn, 0, ms),
-                "next_event": lambda: kv.next_event(ms, self.manager),
+                "next_event": lambda: kv.next_event(ms, self.quiet),
                 "disconnect_all": lambda: kv.disconnect_all(ms, self.manager),
             }[name]()
         except kv.Error as error:
@@ -81,6 +80,7 @@ def stuck(kv, manager, peer, wrong_peer):
     stuck = Stuck(kv, manager, peer, wrong_peer)
     yield stuck
     kv.disconnect(stuck.conn)  # whatever still waits ends
+    kv.manager_destroy(stuck.quiet)
 
 
 @pytest.mark.parametrize("name", ENDS)
@@ -131,8 +131,8 @@ def test_an_interrupted_send_can_still_be_accepted_and_its_sequence_is_known(stu
         stuck.wait(name, 60_000)
     stuck.receiver.cont()
     result = caught.value.kvconn_call.result(20_000)
-    expected = {"send_batch": ([(0, accepted + 1)], None), "send_to": (stuck.conn, accepted + 1)}.get(name, accepted + 1)
-    assert result == expected
+    sequence = accepted + 1
+    assert result == {"send_batch": ([(0, sequence)], None), "send_to": (stuck.conn, sequence)}.get(name, sequence)
     assert kv.send(stuck.conn, [b"next"], 5000) == accepted + 2
     stuck.receiver.expect(accepted + 2, 20)
     assert stuck.receiver.messages()[-2:] == [[b"late"], [b"next"]]
@@ -184,11 +184,12 @@ def test_stalled_is_judged_by_the_timeout_of_the_call(stuck):
 
 def test_the_default_timeout_is_the_configured_one(stuck):
     kv = stuck.kv
-    kv.configure({"send_timeout_ms": 700}, stuck.manager)
+    for m in (stuck.manager, stuck.quiet):
+        kv.configure({"send_timeout_ms": 700}, m)
     for wait, most in (
         (lambda: kv.flush(stuck.conn), 0.7),
         (lambda: kv.wait_released(stuck.conn), 0.7),
-        (lambda: kv.next_event(-1, stuck.manager), 0.7),
+        (lambda: kv.next_event(-1, stuck.quiet), 0.7),
     ):
         with alarms(0.1, 0.1) as handled:
             begun = time.monotonic()
@@ -314,7 +315,8 @@ def script(lib, text, *arguments, seconds=60):
     """Runs a program in an interpreter of its own; what it prints."""
     prelude = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\nimport kvconn, os, signal, threading, time\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(text), *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env={**os.environ, "KVCONN_LIB": str(lib)})
+    environment = {**os.environ, "KVCONN_LIB": str(lib)}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     assert (result.returncode, result.stderr) == (0, ""), result
     return result.stdout
 
@@ -375,7 +377,8 @@ def test_ctrl_c_and_sigterm_end_a_program_that_waits(lib, peer, number):
     """
     prelude = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\nimport kvconn, os, signal, time\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(text), receiver.endpoint, str(receiver.pid)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "KVCONN_LIB": str(lib)}) as child:
+    environment = {**os.environ, "KVCONN_LIB": str(lib)}
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as child:
         assert child.stdout.readline() == "waiting\n"
         time.sleep(0.3)
         begun = time.monotonic()
