@@ -192,7 +192,7 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     it is not raised, because the others were. Its message is about the first that failed. A frame that is the same
     object in several items is copied once. A signal handler that raises means the same as for `send`.
     """
-    timeout_ms, messages, copied = _timeout("timeout_ms", timeout_ms), [], {}
+    timeout_ms, messages, copied, call = _timeout("timeout_ms", timeout_ms), [], {}, None
     try:
         for place, item in enumerate(_check.iterated("items", items, "pairs")):
             try:
@@ -200,16 +200,18 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
             except (TypeError, ValueError):
                 kind = type(item).__name__
                 raise TypeError(f"items[{place}] must be a pair (connection, frames), not {kind}") from None
-            conn = _uint64(f"items[{place}]: conn", conn)
-            messages.append((conn, _Pinned(frames, f"items[{place}]: frames", copied)))
+            messages.append((_uint64(f"items[{place}]: conn", conn), _Pinned()))
+            messages[-1][1].pin(frames, f"items[{place}]: frames", copied)
+        given = (_ffi.kvconn_batch_item_t * len(messages))()
+        for slot, (conn, pinned) in zip(given, messages):
+            slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
+        call = _Batch(given, [pinned.unpin for _, pinned in messages])
+        return _run(call, timeout_ms, True)
     except BaseException:
-        for _, pinned in messages:
-            pinned.unpin()
+        if call is None or call.has_not_begun:
+            for _, pinned in messages:
+                pinned.unpin()
         raise
-    given = (_ffi.kvconn_batch_item_t * len(messages))()
-    for slot, (conn, pinned) in zip(given, messages):
-        slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
-    return _run(_Batch(given, [pinned.unpin for _, pinned in messages]), timeout_ms, True)
 
 
 class _Batch(Call):
@@ -245,10 +247,18 @@ def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
     A signal handler that raises means the same as for `send`. The frames stay pinned for as long as kvconn reads them.
     """
     conn, timeout_ms, sequence = _uint64("conn", conn), _timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
-    pinned, tail = _Pinned(frames), (_ffi.release_fn_t(), None, byref(sequence))
-    call = Call("kvconn_send_owned", (conn, pinned.frames, pinned.count), tail, lambda _: sequence.value)
-    _pins.add(call, conn, sequence, pinned)
-    return _run(call, timeout_ms, True)
+    pinned, tail = _Pinned(), (_ffi.release_fn_t(), None, byref(sequence))
+    call = Call("kvconn_send_owned", (), tail, lambda _: sequence.value)
+    try:
+        _pins.add(call, conn, sequence, pinned)
+        pinned.pin(frames)
+        call.head = conn, pinned.frames, pinned.count
+        return _run(call, timeout_ms, True)
+    except BaseException:
+        if call.has_not_begun:
+            call.cancelled = True
+            _pins.sweep()
+        raise
 
 
 def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):

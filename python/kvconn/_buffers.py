@@ -92,10 +92,13 @@ def packed(frames):
 
 
 class Pinned:
-    """The frames of one message, pinned, and the array of them as C takes it. `copied` has the copies of frames that
-    are not contiguous; None refuses those."""
+    """The frames of one message, and the array of them as C takes it. They are pinned from `pin` to `unpin`."""
 
-    def __init__(self, frames, where="frames", copied=None):
+    def __init__(self):
+        self.buffers, self.frames, self.count = (), None, 0
+
+    def pin(self, frames, where="frames", copied=None):
+        """`copied` has the copies of frames that are not contiguous; None refuses those."""
         views = []
         for place, frame in enumerate(_listed(frames, where)):
             view = _view(frame, f"{where}[{place}]")
@@ -103,16 +106,14 @@ class Pinned:
                 if copied is None:
                     why = "is not contiguous, and send_owned copies nothing"
                     raise TypeError(f"{where}[{place}] {why}: pass bytes(frame), or use send")
-                view = copied.setdefault(id(frame), (view, memoryview(view.tobytes())))[1]
+                if id(frame) not in copied:
+                    copied[id(frame)] = view, memoryview(view.tobytes())
+                view = copied[id(frame)][1]
             views.append(view)
         self.count = len(views)
         self.buffers = (_Buffer * self.count)()
-        try:
-            for view, buffer in zip(views, self.buffers):
-                _get(view, buffer, _SIMPLE)
-        except BaseException:
-            self.unpin()
-            raise
+        for view, buffer in zip(views, self.buffers):
+            _get(view, buffer, _SIMPLE)
         self.frames = (_ffi.kvconn_frame_t * self.count)(*[(buffer.buf, buffer.len) for buffer in self.buffers])
 
     def unpin(self):

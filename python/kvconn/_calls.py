@@ -131,6 +131,10 @@ class Call:
         self.first = self.value = self.broken = self._turn = self._over = None
         self.error = _unwritten()
 
+    @property
+    def has_not_begun(self):
+        return not self.aside and self.error.status == UNFINISHED
+
     def done(self):
         """Whether the call is over."""
         return self.error.status != UNFINISHED or self.broken is not None

@@ -108,20 +108,21 @@ def pins_of(released):
     return _buffers.Pins(ask), asked
 
 
-def pinned(pins, conn, sequence, status=0):
-    """A buffer of a message for which C wrote this."""
+def pinned(pins, conn, sequence, status):
+    """A buffer, and the call of its message, for which C wrote this."""
     from kvconn import _buffers, _calls
 
-    buffer, call = bytearray(1), _calls.Call("kvconn_send_owned")
-    pins.add(call, conn, ctypes.c_uint64(sequence), _buffers.Pinned([buffer]))
+    buffer, call, frames = bytearray(1), _calls.Call("kvconn_send_owned"), _buffers.Pinned()
+    frames.pin([buffer])
+    pins.add(call, conn, ctypes.c_uint64(sequence), frames)
     call.error.status = status
-    return buffer
+    return buffer, call
 
 
 def test_messages_in_another_order_are_unpinned_in_order(kv):
     released = {1: 2}
     pins, _ = pins_of(released)
-    buffers = {sequence: pinned(pins, 1, sequence) for sequence in (3, 5, 1, 4, 2)}
+    buffers = {sequence: pinned(pins, 1, sequence, 0)[0] for sequence in (3, 5, 1, 4, 2)}
     for released[1] in (2, 4, 5):
         pins.sweep(1)
         assert {sequence for sequence in buffers if is_pinned(buffers[sequence])} == set(range(released[1] + 1, 6))
@@ -132,9 +133,7 @@ def test_a_message_whose_call_is_not_over_stays_pinned_and_a_refused_one_does_no
     from kvconn import _calls
 
     pins, asked = pins_of({1: 100})
-    buffer, call = bytearray(1), _calls.Call("kvconn_send_owned")
-    pins.add(call, 1, ctypes.c_uint64(0), kv._Pinned([buffer]))
-    call.error.status = _calls.TIMEOUT  # of an attempt before the last
+    buffer, call = pinned(pins, 1, 0, _calls.TIMEOUT)  # of an attempt before the last
     pins.sweep(1)
     assert is_pinned(buffer) and asked == []
     call.last = True
@@ -147,7 +146,7 @@ def test_a_sweep_looks_at_its_connection_and_at_some_others(kv):
 
     count = 3 * _buffers.TURN
     pins, asked = pins_of({conn: 0 for conn in range(1, count + 1)})
-    buffers = [pinned(pins, conn, 1) for conn in range(1, count + 1)]
+    buffers = [pinned(pins, conn, 1, 0)[0] for conn in range(1, count + 1)]
     pins.sweep(7)
     assert asked[0] == 7 and len(asked) == 1 + _buffers.TURN
     asked.clear()
