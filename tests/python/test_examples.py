@@ -111,7 +111,7 @@ def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, 
 # ---- Embedding -------------------------------------------------------------------------------------------------------
 
 
-def test_an_embedding_of_100_mb_is_lent_flushed_and_given_back(example, peer):
+def test_an_embedding_of_100_mb_is_sent_flushed_and_released(example, peer):
     receiver = peer()
     result = run(example("embedding"), address(receiver))
     assert (result.returncode, result.stderr) == (0, "")
@@ -122,7 +122,7 @@ def test_an_embedding_of_100_mb_is_lent_flushed_and_given_back(example, peer):
     assert receiver.report()["bytes"] == 100_000_006
 
 
-def test_an_embedding_for_nobody_is_not_lent(example, nobody):
+def test_an_embedding_for_nobody_is_refused(example, nobody):
     result = run(example("embedding"), nobody)
     assert (result.returncode, result.stdout) == (1, "")
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr

@@ -344,7 +344,7 @@ def test_texts_and_lists_of_texts_are_not_taken_for_each_other(kv, manager):
             kv.node_add_endpoints(node, [text])
 
 
-def test_a_flush_over_ipc_says_that_nobody_can_tell(kv, manager, peer, tmp_path):
+def test_a_flush_over_ipc_is_unsupported_because_the_outcome_is_unknown(kv, manager, peer, tmp_path):
     from kvconn import _ffi
 
     receiver = peer(bind=f"ipc://{tmp_path}/rank")
