@@ -109,7 +109,7 @@ impl Message {
         let mut lent = SmallVec::with_capacity(frames.len());
         for bytes in frames {
             // SAFETY: the same contract; `held` gives the loan back after it was told of every frame, and only then.
-            lent.push(unsafe { Frame::lent(*bytes, held.clone()) }.map_err(|_| no_memory(bytes.len()))?);
+            lent.push(unsafe { Frame::zero_copy(*bytes, held.clone()) }.map_err(|_| no_memory(bytes.len()))?);
         }
         Ok(Message { wire, frames: lent, held: Some(held) })
     }
@@ -125,7 +125,7 @@ impl Message {
         let held = Held::new(1, bytes, let_go.clone(), None);
         // libzmq lets frames go in order: the last one speaks for all.
         if let Some(last) = self.frames.pop() {
-            self.frames.push(last.told(held.clone())?);
+            self.frames.push(last.with_free_callback(held.clone())?);
         }
         self.held = Some(held);
         Ok(())

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use super::loans::Loan;
 use crate::connection::message::Message;
-use crate::libzmq::Lender;
+use crate::libzmq::FreeCallback;
 
 /// What libzmq has let go of a connection's messages. One in two hundred small messages tells for those before it, for libzmq
 /// lets go in order; what was accepted since the last that tells is not counted.
@@ -98,7 +98,7 @@ impl Held {
             loan.lent(sequence);
         }
         self.sequence.store(sequence, Ordering::Release);
-        self.let_go();
+        self.freed();
     }
 
     /// The message was not accepted: waits until libzmq has let go what it took of it. That is at once, unless the pipe died in
@@ -116,8 +116,8 @@ impl Held {
     }
 }
 
-impl Lender for Held {
-    fn let_go(self: Arc<Self>) {
+impl FreeCallback for Held {
+    fn freed(self: Arc<Self>) {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 || self.sequence() == 0 {
             return;
         }
