@@ -12,7 +12,7 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::Instant;
 
-use crate::connection::dial::{Dial, Verdict, Way};
+use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
 use crate::connection::socket::{Monitor, PushSocket, Seen, is_self_connected, open_line};
 use crate::connection::{Connection, End, Happening};
 use crate::error::{Error, Result, Status};
@@ -241,9 +241,9 @@ impl Watch {
         let now = Instant::now();
         let values = conn.values();
         let mut dial = Dial::new(now, values);
-        let route = Route::new(values);
+        let route = Route::new(values.source_address(), values.interface().cloned());
         dial.addresses(match conn.endpoint().target() {
-            Target::Address(address) => Some(route.to(*address)),
+            Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
             Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
             Target::Name { .. } => None,
         });
@@ -262,7 +262,7 @@ impl Watch {
         let (commands, wake) = (self.commands.clone(), self.wake.clone());
         let done = move |found: std::result::Result<Vec<_>, crate::runtime::resolve::ResolveError>| {
             let found = match found {
-                Ok(addresses) => Ok(addresses.into_iter().map(|address| route.to(address)).collect()),
+                Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
             ask(&commands, &wake, Command::Resolved { line, found });

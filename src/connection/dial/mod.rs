@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 mod handshake;
 
 use super::socket::Seen;
+use crate::net::route::RouteError;
 use crate::options::{Key, Values};
 use handshake::{Heard, why, why_silent};
 
@@ -19,6 +20,12 @@ pub(crate) struct DialFailure {
     pub(crate) os_errno: i32,
     /// One line.
     pub(crate) message: String,
+}
+
+impl From<RouteError> for DialFailure {
+    fn from(error: RouteError) -> DialFailure {
+        DialFailure { os_errno: error.os_errno, message: error.message }
+    }
 }
 
 /// An address as libzmq takes it, or why it cannot be dialled.
