@@ -3,7 +3,11 @@
 //! libzmq would resolve a name on its I/O thread, at every dial, and one name server that does not
 //! answer would stall every socket for ten seconds. So [`Resolver`] looks names up on threads that
 //! nobody waits for, and libzmq only sees numeric addresses.
+//!
+//! When every thread is busy with a name that hangs, further names wait. A name that the hosts file
+//! knows need not: one more thread looks it up there.
 
+mod hosts;
 #[cfg(test)]
 mod tests;
 
@@ -70,6 +74,9 @@ pub struct Resolver {
 struct Shared {
     limits: Limits,
     lookup: Box<dyn Fn(&str) -> Resolved + Send + Sync>,
+    /// What answers at once if it knows the name: the hosts file.
+    local: Box<dyn Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync>,
+    /// A lock of its own: no other is taken while it is held.
     state: Mutex<State>,
     /// Signalled when a name is queued for an idle thread, and when the resolver is dropped.
     asked: Condvar,
@@ -86,6 +93,10 @@ struct State {
     waiting: HashMap<Arc<str>, Vec<(u16, Done)>>,
     /// The names that no thread has taken yet.
     queue: VecDeque<Arc<str>>,
+    /// Those among them that were not looked for in the hosts file yet.
+    unchecked: VecDeque<Arc<str>>,
+    /// The one thread that does so is there.
+    checking: bool,
     /// Threads there are, and how many of them wait for a name.
     threads: usize,
     idle: usize,
@@ -95,20 +106,26 @@ struct State {
 impl Resolver {
     /// A resolver that asks the system (`getaddrinfo`). Starts no thread yet.
     pub fn new() -> Resolver {
-        Resolver::with_lookup(system_lookup)
+        let limits = Limits { threads: MAX_THREADS, idle: IDLE };
+        Resolver::with_limits(limits, system_lookup, hosts::lookup)
     }
 
     /// A resolver that asks `lookup` for the addresses of a name; their ports are of no account.
     pub fn with_lookup(lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
         let limits = Limits { threads: MAX_THREADS, idle: IDLE };
-        Resolver::with_limits(limits, lookup)
+        Resolver::with_limits(limits, lookup, |_| None)
     }
 
-    fn with_limits(limits: Limits, lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
+    fn with_limits(
+        limits: Limits,
+        lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static,
+        local: impl Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Resolver {
         Resolver {
             shared: Arc::new(Shared {
                 limits,
                 lookup: Box::new(lookup),
+                local: Box::new(local),
                 state: Mutex::default(),
                 asked: Condvar::new(),
             }),
@@ -131,6 +148,7 @@ impl Resolver {
             waiting.push((port, done));
             return Ok(());
         }
+        let mut waits = false;
         // A thread that has been woken, and has not run yet, still counts as idle: so does its name.
         if state.queue.len() < state.idle {
             self.shared.asked.notify_one();
@@ -139,13 +157,25 @@ impl Resolver {
             match self.start_thread(&mut state) {
                 Err(e) if state.threads == 0 => return Err(e),
                 // Without one more the name waits for those that are there.
-                _ => {}
+                started => waits = started.is_err(),
             }
+        } else {
+            waits = true;
         }
         let host: Arc<str> = host.into();
         state.waiting.insert(Arc::clone(&host), vec![(port, done)]);
-        state.queue.push_back(host);
+        state.queue.push_back(Arc::clone(&host));
+        if waits {
+            state.unchecked.push_back(host);
+            self.start_checking(&mut state);
+        }
         Ok(())
+    }
+
+    /// How many look-ups keep this name waiting for a thread; `None` if it has one, or was not asked for.
+    pub fn waits_behind(&self, host: &str) -> Option<usize> {
+        let state = self.shared.state.lock();
+        state.queue.iter().any(|queued| &**queued == host).then_some(state.threads)
     }
 }
 
@@ -165,6 +195,17 @@ impl Resolver {
         spawn_quiet("kvconn-resolve", move || work(&shared))?;
         state.threads += 1;
         Ok(())
+    }
+
+    /// Starts the thread that looks for waiting names in the hosts file, if there is none. Without it they only wait.
+    fn start_checking(&self, state: &mut State) {
+        if !state.checking {
+            let shared = Arc::clone(&self.shared);
+            state.checking = spawn_quiet("kvconn-hosts", move || check(&shared)).is_ok();
+            if !state.checking {
+                state.unchecked.clear();
+            }
+        }
     }
 }
 
@@ -186,7 +227,11 @@ fn work(shared: &Shared) {
     let mut state = shared.state.lock();
     loop {
         if let Some(host) = state.queue.pop_front() {
-            MutexGuard::unlocked(&mut state, || answer(shared, &host));
+            MutexGuard::unlocked(&mut state, || {
+                // Whatever the system's look-up does, every waiting dial must be told.
+                let panicked = || Err(ResolveError { os_errno: libc::EIO, text: "the look-up panicked".into() });
+                answer(shared, &host, guarded(|| (shared.lookup)(&host)).unwrap_or_else(panicked));
+            });
             continue;
         }
         if state.dropped {
@@ -203,11 +248,26 @@ fn work(shared: &Shared) {
     state.threads -= 1;
 }
 
-/// Looks `host` up and tells everybody who asked until then.
-fn answer(shared: &Shared, host: &str) {
-    // Whatever the system's look-up does, every waiting dial must be told.
-    let panicked = || Err(ResolveError { os_errno: libc::EIO, text: "the look-up panicked".into() });
-    let found = guarded(|| (shared.lookup)(host)).unwrap_or_else(panicked);
+/// The life of the thread that looks for waiting names in the hosts file: until none is left.
+fn check(shared: &Shared) {
+    let mut state = shared.state.lock();
+    while let Some(host) = state.unchecked.pop_front() {
+        let is_queued = |state: &State| state.queue.iter().position(|queued| *queued == host);
+        if is_queued(&state).is_none() {
+            continue;
+        }
+        let found = MutexGuard::unlocked(&mut state, || guarded(|| (shared.local)(&host)).flatten());
+        // A thread may have taken it meanwhile.
+        if let (Some(found), Some(place)) = (found, is_queued(&state)) {
+            state.queue.remove(place);
+            MutexGuard::unlocked(&mut state, || answer(shared, &host, Ok(found)));
+        }
+    }
+    state.checking = false;
+}
+
+/// Tells everybody who has asked for `host` until now.
+fn answer(shared: &Shared, host: &str, found: Resolved) {
     let waiting = shared.state.lock().waiting.remove(host);
     for (port, done) in waiting.unwrap_or_default() {
         let resolved = found.clone().map(|found| with_port(found, port));
