@@ -2,6 +2,7 @@
 //!
 //! Each connection takes its share in steps, so that senders to different connections do not meet here with every message.
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// What a connection takes at once: two hundred small messages, and little enough for ten thousand connections.
@@ -15,8 +16,8 @@ pub(crate) struct ByteBudget {
 }
 
 /// What one connection has taken of it; given back when dropped.
-pub(crate) struct Share {
-    budget: &'static ByteBudget,
+pub(crate) struct Reservation {
+    budget: Arc<ByteBudget>,
     taken: u64,
 }
 
@@ -36,14 +37,14 @@ impl ByteBudget {
     }
 
     /// Nothing yet.
-    pub(crate) fn share(&'static self) -> Share {
-        Share { budget: self, taken: 0 }
+    pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
+        Reservation { budget: self.clone(), taken: 0 }
     }
 }
 
-impl Share {
+impl Reservation {
     /// Takes what is missing to so many bytes; false, and nothing is taken, when that is more than there is.
-    pub(crate) fn cover(&mut self, bytes: u64) -> bool {
+    pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
         let missing = bytes.saturating_sub(self.taken);
         missing == 0 || self.take(missing.next_multiple_of(STEP)) || self.take(missing)
     }
@@ -79,7 +80,7 @@ impl Share {
     }
 }
 
-impl Drop for Share {
+impl Drop for Reservation {
     fn drop(&mut self) {
         self.close();
     }
@@ -89,16 +90,16 @@ impl Drop for Share {
 mod tests {
     use super::*;
 
-    fn budget(limit: u64) -> &'static ByteBudget {
-        Box::leak(Box::new(ByteBudget::new(limit)))
+    fn budget(limit: u64) -> Arc<ByteBudget> {
+        Arc::new(ByteBudget::new(limit))
     }
 
     #[test]
     fn shares_are_taken_in_steps_and_given_back() {
         let budget = budget(10 * STEP);
-        let (mut one, mut two) = (budget.share(), budget.share());
-        assert!(one.cover(1) && one.cover(STEP));
-        assert!(two.cover(5 * STEP + 1));
+        let (mut one, mut two) = (budget.reservation(), budget.reservation());
+        assert!(one.reserve(1) && one.reserve(STEP));
+        assert!(two.reserve(5 * STEP + 1));
         assert_eq!(budget.state().0, 7 * STEP);
         one.keep(0);
         assert_eq!(budget.state().0, 7 * STEP, "a step or two are kept");
@@ -111,13 +112,13 @@ mod tests {
     #[test]
     fn what_is_too_much_is_refused_and_takes_nothing() {
         let budget = budget(2 * STEP + 10);
-        let (mut one, mut two) = (budget.share(), budget.share());
-        assert!(!one.cover(3 * STEP));
+        let (mut one, mut two) = (budget.reservation(), budget.reservation());
+        assert!(!one.reserve(3 * STEP));
         assert_eq!(budget.state().0, 0);
-        assert!(one.cover(2 * STEP));
+        assert!(one.reserve(2 * STEP));
         // The last bytes are less than a step.
-        assert!(two.cover(10) && !two.cover(11) && !one.cover(u64::MAX));
+        assert!(two.reserve(10) && !two.reserve(11) && !one.reserve(u64::MAX));
         two.close();
-        assert!(one.cover(2 * STEP + 10));
+        assert!(one.reserve(2 * STEP + 10));
     }
 }

@@ -1,12 +1,13 @@
 //! How many descriptors kvconn may hold. Checked before anything is made, so that no step in the middle fails.
 
 use std::os::fd::{FromRawFd, OwnedFd};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 
 /// The process's budget. A closing connection counts until libzmq has given its descriptors back.
-pub(crate) struct Budget {
+pub(crate) struct DescriptorBudget {
     in_use: AtomicUsize,
     /// Option `max_descriptors`; 0: what the process's limit leaves.
     limit: AtomicUsize,
@@ -14,7 +15,7 @@ pub(crate) struct Budget {
 
 /// Descriptors set aside; given back when dropped.
 pub(crate) struct Lease {
-    budget: &'static Budget,
+    budget: Arc<DescriptorBudget>,
     count: usize,
 }
 
@@ -27,9 +28,9 @@ impl Drop for Lease {
 /// Free descriptors asked for beyond those needed: for what other threads of the process open meanwhile.
 const MARGIN: usize = 2;
 
-impl Budget {
-    pub(crate) const fn new() -> Budget {
-        Budget { in_use: AtomicUsize::new(0), limit: AtomicUsize::new(0) }
+impl DescriptorBudget {
+    pub(crate) const fn new() -> DescriptorBudget {
+        DescriptorBudget { in_use: AtomicUsize::new(0), limit: AtomicUsize::new(0) }
     }
 
     /// Sets `max_descriptors`.
@@ -51,10 +52,10 @@ impl Budget {
     }
 
     /// Sets `count` descriptors aside, or says which limit is in the way.
-    pub(crate) fn lease(&'static self, count: usize) -> Result<Lease> {
+    pub(crate) fn lease(self: &Arc<Self>, count: usize) -> Result<Lease> {
         let limit = self.limit.load(Ordering::Relaxed);
         let before = self.in_use.fetch_add(count, Ordering::Relaxed);
-        let lease = Lease { budget: self, count };
+        let lease = Lease { budget: self.clone(), count };
         if limit != 0 && before + count > limit {
             return Err(Error::limit(format!(
                 "max_descriptors is {limit}, {before} are in use, {count} more are needed; raise max_descriptors"

@@ -1,4 +1,4 @@
-//! A whole multipart message, copied or lent, ready to be handed to libzmq.
+//! A whole multipart message, copied or of zero-copy buffers, ready for libzmq.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -8,9 +8,9 @@ use std::sync::atomic::AtomicU64;
 
 use smallvec::SmallVec;
 
-use crate::connection::acknowledgement::held::Held;
+use crate::connection::acknowledgement::buffers::ZeroCopyBuffers;
 use crate::connection::acknowledgement::ledger::Mechanism;
-use crate::connection::acknowledgement::loans::Loan;
+use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseTracker};
 use crate::error::{Error, Result};
 use crate::libzmq::Frame;
 
@@ -25,8 +25,8 @@ pub struct Message {
     // One frame needs no allocation of the list. Room for more would be moved with every message, and cost more than it
     // spares.
     frames: SmallVec<[Frame; 1]>,
-    /// Tells when libzmq has let it go, if somebody wants to know.
-    held: Option<Arc<Held>>,
+    /// Tells when libzmq has freed it, where that is needed.
+    tracker: Option<Arc<ReleaseTracker>>,
 }
 
 /// Bytes on the wire, plain and encrypted.
@@ -89,59 +89,61 @@ impl Message {
             };
             copied.push(copy.map_err(|_| no_memory(bytes.len()))?);
         }
-        Ok(Message { wire, frames: copied, held: None })
+        Ok(Message { wire, frames: copied, tracker: None })
     }
 
-    /// Frames that are not copied. `let_go` counts what libzmq has let go of accepted messages of the connection whose
-    /// mechanism this is. INVALID and LIMIT as for copied ones.
+    /// A message of frames that are not copied. `freed` counts the bytes that libzmq has freed of the accepted messages of the
+    /// connection that has this mechanism; `queue` gets the message then. INVALID and LIMIT as for copied frames.
     ///
     /// # Safety
-    /// The frames can be read and do not change until the loan is given back, or [`Held::taken_back`] has said true.
-    pub(crate) unsafe fn lending(
+    /// The frames can be read and do not change until the buffers are released, or [`ReleaseTracker::wait_freed`] has returned
+    /// true.
+    pub(crate) unsafe fn zero_copy(
         frames: &[*const [u8]],
-        loan: Loan,
+        buffers: ZeroCopyBuffers,
         mechanism: Mechanism,
-        let_go: &Arc<AtomicU64>,
+        freed: &Arc<AtomicU64>,
+        queue: Arc<ReleaseQueue>,
     ) -> Result<Message> {
         check_count(frames.len())?;
         let wire = Wire::of(frames.iter().map(|bytes| bytes.len()));
-        let held = Held::new(frames.len(), wire.bytes(mechanism), let_go.clone(), Some(loan));
-        let mut lent = SmallVec::with_capacity(frames.len());
+        let tracker = ReleaseTracker::zero_copy(frames.len(), wire.bytes(mechanism), freed.clone(), buffers, queue);
+        let mut uncopied = SmallVec::with_capacity(frames.len());
         for bytes in frames {
-            // SAFETY: the same contract; `held` gives the loan back after it was told of every frame, and only then.
-            lent.push(unsafe { Frame::lent(*bytes, held.clone()) }.map_err(|_| no_memory(bytes.len()))?);
+            // SAFETY: the same contract; the tracker releases the buffers only after libzmq has freed every frame.
+            uncopied.push(unsafe { Frame::lent(*bytes, tracker.clone()) }.map_err(|_| no_memory(bytes.len()))?);
         }
-        Ok(Message { wire, frames: lent, held: Some(held) })
+        Ok(Message { wire, frames: uncopied, tracker: Some(tracker) })
     }
 
-    /// What it takes on the wire.
+    /// The bytes that it takes on the wire.
     pub(crate) fn wire_bytes(&self, mechanism: Mechanism) -> u64 {
         self.wire.bytes(mechanism)
     }
 
-    /// Sees to it that `let_go` grows by that many bytes when it was accepted and libzmq has let it go. After an error it must
-    /// not be sent.
-    pub(crate) fn tell(&mut self, bytes: u64, let_go: &Arc<AtomicU64>) -> io::Result<()> {
-        let held = Held::new(1, bytes, let_go.clone(), None);
-        // libzmq lets frames go in order: the last one speaks for all.
+    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message must not
+    /// be sent.
+    pub(crate) fn track(&mut self, bytes: u64, freed: &Arc<AtomicU64>) -> io::Result<()> {
+        let tracker = ReleaseTracker::copied(bytes, freed.clone());
+        // libzmq frees frames in order: the last one stands for all.
         if let Some(last) = self.frames.pop() {
-            self.frames.push(last.told(held.clone())?);
+            self.frames.push(last.told(tracker.clone())?);
         }
-        self.held = Some(held);
+        self.tracker = Some(tracker);
         Ok(())
     }
 
-    /// It was accepted as this sequence: so many bytes will be told of, if any.
+    /// The message was accepted as this sequence. Returns the bytes that its tracker covers, if it has one.
     pub(crate) fn accepted(&mut self, sequence: u64) -> Option<u64> {
-        let held = self.held.take()?;
-        let bytes = held.bytes();
-        held.accepted(sequence);
+        let tracker = self.tracker.take()?;
+        let bytes = tracker.bytes();
+        tracker.accepted(sequence);
         Some(bytes)
     }
 
-    /// Who tells when libzmq has let it go, if somebody does.
-    pub(crate) fn held(&self) -> Option<&Arc<Held>> {
-        self.held.as_ref()
+    /// Its tracker, if it has one.
+    pub(crate) fn tracker(&self) -> Option<&Arc<ReleaseTracker>> {
+        self.tracker.as_ref()
     }
 
     pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {

@@ -5,12 +5,13 @@ use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::budget::descriptors::{Budget, Lease};
+use crate::budget::descriptors::{DescriptorBudget, Lease};
 use crate::connection::message::Message;
 use crate::error::{Error, Result, Status};
-use crate::ids::LineId;
+use crate::ids::AttemptId;
 use crate::libzmq::{self, Context, Socket};
 use crate::options::{Key, Values};
 
@@ -54,7 +55,7 @@ pub(crate) struct Monitor {
 
 /// What a monitor saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum MonitorEvent {
     /// TCP (or the pipe of ipc) is connected, on this descriptor number; libzmq may have closed it since.
     Connected(RawFd),
     /// The ZMTP handshake has succeeded.
@@ -85,13 +86,13 @@ pub(crate) enum Sent {
 
 /// Makes both halves; nothing is dialled yet. The only step that can run out of anything, so that a failure leaves
 /// nothing behind.
-pub(crate) fn open_line(
+pub(crate) fn open_attempt(
     context: &Context,
-    budget: &'static Budget,
+    budget: &Arc<DescriptorBudget>,
     values: &Values,
-) -> Result<(LineId, PushSocket, Monitor)> {
+) -> Result<(AttemptId, PushSocket, Monitor)> {
     let lease = budget.lease(descriptors(values))?;
-    let id = LineId::fresh();
+    let id = AttemptId::fresh();
     let make = || -> io::Result<(PushSocket, Monitor)> {
         let socket = context.socket(zmq_sys::ZMQ_PUSH)?;
         set_options(&socket, values)?;
@@ -221,7 +222,7 @@ impl Monitor {
     }
 
     /// The next event, `None` when there is none for now.
-    pub(crate) fn next(&self) -> Option<Seen> {
+    pub(crate) fn next(&self) -> Option<MonitorEvent> {
         loop {
             // An error here could only be ETERM, after shutdown.
             let event = self.reader.receive().ok()??;
@@ -229,27 +230,27 @@ impl Monitor {
             while frame_more {
                 frame_more = self.reader.receive().ok()??.more();
             }
-            if let Some(seen) = parse(event.bytes()) {
-                return Some(seen);
+            if let Some(event) = parse(event.bytes()) {
+                return Some(event);
             }
         }
     }
 }
 
 /// Reads the first frame of a monitor's event: its number in 2 bytes and its value in 4.
-fn parse(bytes: &[u8]) -> Option<Seen> {
+fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
     let (number, value) = bytes.split_at_checked(2)?;
     let number = u32::from(u16::from_ne_bytes(number.try_into().ok()?));
     let value = u32::from_ne_bytes(value.try_into().ok()?).cast_signed();
     Some(match number {
-        zmq_sys::ZMQ_EVENT_CONNECTED => Seen::Connected(value),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED => Seen::Ready,
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => Seen::HandshakeFailed(value),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => Seen::WrongPeer(value.cast_unsigned()),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => Seen::NotAuthorised(value),
-        zmq_sys::ZMQ_EVENT_CLOSED => Seen::Closed,
-        zmq_sys::ZMQ_EVENT_DISCONNECTED => Seen::Disconnected,
-        zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => Seen::Reaped,
+        zmq_sys::ZMQ_EVENT_CONNECTED => MonitorEvent::Connected(value),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED => MonitorEvent::Ready,
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => MonitorEvent::HandshakeFailed(value),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => MonitorEvent::WrongPeer(value.cast_unsigned()),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => MonitorEvent::NotAuthorised(value),
+        zmq_sys::ZMQ_EVENT_CLOSED => MonitorEvent::Closed,
+        zmq_sys::ZMQ_EVENT_DISCONNECTED => MonitorEvent::Disconnected,
+        zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => MonitorEvent::Reaped,
         _ => return None,
     })
 }

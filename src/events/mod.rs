@@ -290,7 +290,7 @@ impl Events {
         }
         let fd = EventFd::new()?;
         if queue.len() > 0 {
-            fd.ring();
+            fd.wake();
         }
         Ok(queue.fd.insert(fd).as_raw_fd())
     }
@@ -361,7 +361,7 @@ impl Queue {
         }
         // The system is asked only when the queue was empty.
         if let (0, Some(fd)) = (before, &self.fd) {
-            fd.ring();
+            fd.wake();
         }
         self.len() > before
     }

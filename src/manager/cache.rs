@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::connection::{Connection, Ending, Finished};
+use crate::connection::{Connection, EndReason, Finished};
 use crate::error::{Error, Result, Status};
 use crate::ids::NodeId;
 use crate::net::endpoint::Endpoint;
@@ -62,7 +62,7 @@ pub(crate) struct Cache {
 
 /// Who asks for a connection.
 #[derive(Clone, Copy)]
-pub(crate) enum Asker<'a> {
+pub(crate) enum DialPolicy<'a> {
     /// `kvconn_connect`, with these options; passes the fence of a disconnect.
     Connect(Option<&'a Options>),
     /// The same call again after a failed dial or a wait: a fence that was set since it began, then, is meant for it.
@@ -71,12 +71,12 @@ pub(crate) enum Asker<'a> {
     SendTo,
 }
 
-impl<'a> Asker<'a> {
+impl<'a> DialPolicy<'a> {
     /// The options of the call.
     fn given(self) -> Option<&'a Options> {
         match self {
-            Asker::Connect(options) | Asker::Again(options, _) => options,
-            Asker::SendTo => None,
+            DialPolicy::Connect(options) | DialPolicy::Again(options, _) => options,
+            DialPolicy::SendTo => None,
         }
     }
 }
@@ -89,7 +89,7 @@ fn check_conflict(conn: &Connection, options: &Options) -> Result<()> {
     }
 }
 
-/// What the asker gets.
+/// What the policy gets.
 pub(crate) enum Admission {
     /// The live connection.
     Current(Arc<Connection>),
@@ -229,13 +229,13 @@ impl Cache {
 
     /// The live connection for who asks, or leave to dial; fences, conflicts, backoff and capacity say no.
     /// Changes nothing.
-    pub(crate) fn admit(&self, endpoint: &Endpoint, asker: Asker<'_>, values: &Values) -> Result<Admission> {
+    pub(crate) fn admit(&self, endpoint: &Endpoint, policy: DialPolicy<'_>, values: &Values) -> Result<Admission> {
         let entry = self.entries.get(endpoint);
-        let given = asker.given();
+        let given = policy.given();
         if let Some(entry) = entry {
-            match (&entry.fence, asker) {
-                (Some(Fence::Disconnected { .. }), Asker::Connect(_)) | (None, _) => {}
-                (Some(Fence::Disconnected { at, .. }), Asker::Again(_, begun)) if *at <= begun => {}
+            match (&entry.fence, policy) {
+                (Some(Fence::Disconnected { .. }), DialPolicy::Connect(_)) | (None, _) => {}
+                (Some(Fence::Disconnected { at, .. }), DialPolicy::Again(_, begun)) if *at <= begun => {}
                 (Some(fence), _) => return Err(fence.error(endpoint)),
             }
             if let Some(current) = &entry.current {
@@ -274,8 +274,8 @@ impl Cache {
     }
 
     /// Who asks and gets the live connection has connected with its options as well.
-    pub(crate) fn remember(&mut self, endpoint: &Endpoint, asker: Asker<'_>) {
-        if let (Some(given), Some(entry)) = (asker.given(), self.entries.get_mut(endpoint)) {
+    pub(crate) fn remember(&mut self, endpoint: &Endpoint, policy: DialPolicy<'_>) {
+        if let (Some(given), Some(entry)) = (policy.given(), self.entries.get_mut(endpoint)) {
             entry.options = given.over(entry.options.as_ref());
         }
     }
@@ -351,10 +351,10 @@ impl Cache {
             match (finished.ready_for, finished.ending) {
                 // Lived longer than a step: the endpoint is well, and the next dial is free.
                 (Some(time), _) if time > step => entry.backoff.reset(),
-                (_, Ending::ConnectFailed) => {
+                (_, EndReason::ConnectFailed) => {
                     entry.backoff.failed(values, os_errno, format!("the last dial failed: {text}"));
                 }
-                (_, Ending::PeerLost) => {
+                (_, EndReason::PeerLost) => {
                     entry.backoff.failed(values, os_errno, format!("the last connection was lost: {text}"));
                 }
                 (None, _) => entry.backoff.given_up(conn.dialled(), values, text),

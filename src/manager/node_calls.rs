@@ -5,7 +5,7 @@ use std::time::Instant;
 
 use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
-use crate::connection::{End, Happening};
+use crate::connection::{End, Transition};
 use crate::error::Error;
 use crate::error::{Result, Status};
 use crate::events::{Event, EventKind};
@@ -86,14 +86,14 @@ impl Manager {
         let mut sets = self.open_sets()?;
         let released = sets.nodes.remove_endpoints(node, &endpoints)?;
         let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
-        let end = End::new(Happening::Disconnect, "disconnected by kvconn_node_remove_endpoints");
+        let end = End::new(Transition::Disconnect, "disconnected by kvconn_node_remove_endpoints");
         self.end_together(&mut sets, &conns, end, &mut woken);
         for endpoint in &released {
             sets.cache.disowned(endpoint);
         }
         self.fence(&mut sets, &released, "kvconn_node_remove_endpoints");
         drop(sets);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         Ok(())
     }
 
@@ -125,7 +125,7 @@ impl Manager {
         let mut woken = Vec::new();
         let failure = self.fail_node(&mut sets, node, &reason, &mut woken)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         Ok(Some(failure))
     }
 
@@ -135,7 +135,7 @@ impl Manager {
         let mut sets = self.open_sets()?;
         let failure = self.fail_node(&mut sets, node, reason.unwrap_or(NO_REASON), &mut woken)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         Ok(failure)
     }
 
@@ -167,7 +167,7 @@ impl Manager {
         let released: Vec<_> =
             failure.endpoints.iter().filter(|failed| !failed.spared).map(|failed| failed.endpoint.clone()).collect();
         let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
-        let ended = self.end_together(sets, &conns, End::new(Happening::NodeFailure, text.clone()), woken);
+        let ended = self.end_together(sets, &conns, End::new(Transition::NodeFailure, text.clone()), woken);
         let reason: Arc<str> = failure.reason.as_str().into();
         for endpoint in &released {
             sets.cache.disowned(endpoint);

@@ -146,11 +146,12 @@ pub fn dump(fd: RawFd) -> Result<()> {
     let mut out = FdWriter { fd, failure: None };
     let version = env!("CARGO_PKG_VERSION");
     let shut = if process.is_shut() { ", shut down" } else { "" };
-    let written = writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.descriptors_in_use())
-        .and_then(|()| match process.try_managers() {
-            Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
-            None => writeln!(out, "the table of managers is held, nothing more can be told"),
-        });
+    let written =
+        writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.runtime().descriptors().in_use())
+            .and_then(|()| match process.try_managers() {
+                Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
+                None => writeln!(out, "the table of managers is held, nothing more can be told"),
+            });
     match (written, out.failure) {
         (Ok(()), _) => Ok(()),
         (Err(_), failure) => {

@@ -1,31 +1,23 @@
-//! What the process has one of: libzmq's context, the watcher, the budget of descriptors, the tables of ids.
+//! What the process has one of: the runtime, and the table of managers.
 //!
-//! Made at first use and never unmade: libzmq's threads live as long as the process. A forked child gets a fresh
-//! one and leaves its parent's alone, untouched and unfreed.
+//! Made at first use and never unmade. A forked child gets a fresh one; it neither uses nor frees its parent's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use once_cell::sync::OnceCell;
-
-use crate::budget::bytes::ByteBudget;
-use crate::budget::descriptors::Budget;
 use crate::connection::Connection;
-use crate::connection::registry::Registry;
+use crate::connection::batch;
+use crate::connection::message::{Copies, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
-use crate::libzmq::Context;
 use crate::log;
 use crate::manager::Manager;
-use crate::options::{Key, Options, Reach, SETTINGS, Values};
-use crate::runtime::context;
-use crate::runtime::release::Releaser;
-use crate::runtime::resolve::Resolver;
-use crate::runtime::watcher::Watcher;
+use crate::options::{Options, Reach, Values};
+use crate::runtime::Runtime;
 use crate::sys::fork;
-use crate::sys::lock::{Mutex, RwLock};
+use crate::sys::lock::RwLock;
 use crate::timeout::Timeout;
 
 const SHUT: &str = "kvconn_shutdown was called in this process";
@@ -35,28 +27,11 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 /// The process-wide part of kvconn.
 pub struct Process {
     pid: u32,
-    budget: Budget,
-    byte_budget: ByteBudget,
-    /// When bytes were last reclaimed. Held for a moment, and no other lock under it.
-    reclaimed: Mutex<Option<Instant>>,
-    resolver: Resolver,
-    /// Made with the first lent buffer.
-    releaser: OnceCell<Releaser>,
-    /// What needs threads: made with the first connection.
-    engine: OnceCell<Engine>,
-    /// `io_threads`, until the engine is made.
-    io_threads: Mutex<i32>,
+    runtime: Arc<Runtime>,
     /// Defaults, with the environment's.
     values: Values,
     managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
-    registry: Arc<Registry>,
     shut: AtomicBool,
-}
-
-/// libzmq and the thread that listens to it.
-pub(crate) struct Engine {
-    pub(crate) context: Context,
-    pub(crate) watcher: Watcher,
 }
 
 impl Process {
@@ -107,80 +82,20 @@ impl Process {
 
     fn new() -> Result<Process> {
         let values = Values::from_environment(|name| std::env::var(name).ok())?;
-        let budget = Budget::new();
-        budget.set_limit(values.count(Key::MaxDescriptors));
-        let registry = Arc::new(Registry::new());
-        let default = Manager::new(ManagerId::NONE, values.clone(), registry.clone());
+        let runtime = Runtime::new(&values);
+        let default = Manager::new(ManagerId::NONE, values.clone(), runtime.clone());
         Ok(Process {
             pid: std::process::id(),
-            budget,
-            byte_budget: ByteBudget::new(values.get(Key::MaxTotalQueuedBytes).unsigned_abs()),
-            reclaimed: Mutex::new(None),
-            resolver: Resolver::new(),
-            releaser: OnceCell::new(),
-            engine: OnceCell::new(),
-            io_threads: Mutex::new(values.get(Key::IoThreads) as i32),
+            runtime,
             values,
             managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
-            registry,
             shut: AtomicBool::new(false),
         })
     }
 
-    /// libzmq's context and the watcher; made at the first call, LIMIT when there is no room for them.
-    pub(crate) fn engine(&'static self) -> Result<&'static Engine> {
-        self.engine.get_or_try_init(|| {
-            let context = context::create(*self.io_threads.lock())?;
-            let watcher = Watcher::start(self)?;
-            Ok(Engine { context, watcher })
-        })
-    }
-
-    pub(crate) fn budget(&'static self) -> &'static Budget {
-        &self.budget
-    }
-
-    pub(crate) fn byte_budget(&'static self) -> &'static ByteBudget {
-        &self.byte_budget
-    }
-
-    /// Bytes set aside for what is on the way, and how many there may be.
-    pub(crate) fn queued_bytes(&self) -> (u64, u64) {
-        self.byte_budget.state()
-    }
-
-    /// Has every connection give back the bytes that it does not need; false when that was done a moment ago.
-    pub(crate) fn reclaim_bytes(&self) -> bool {
-        /// Ten thousand connections take some milliseconds.
-        const AGAIN: Duration = Duration::from_millis(20);
-        {
-            let mut last = self.reclaimed.lock();
-            if last.is_some_and(|at| at.elapsed() < AGAIN) {
-                return false;
-            }
-            *last = Some(Instant::now());
-        }
-        self.registry.all().iter().for_each(|conn| conn.try_give_back());
-        true
-    }
-
-    /// The thread that gives lent buffers back; started at the first call, LIMIT when it cannot be.
-    pub(crate) fn releaser(&'static self) -> Result<&'static Releaser> {
-        self.releaser.get_or_try_init(|| Releaser::start(self))
-    }
-
-    /// Descriptors set aside for connections, closing ones included.
-    pub(crate) fn descriptors_in_use(&self) -> usize {
-        self.budget.in_use()
-    }
-
-    /// How many there may be.
-    pub(crate) fn descriptors_limit(&self) -> u64 {
-        self.budget.limit()
-    }
-
-    pub(crate) fn resolver(&self) -> &Resolver {
-        &self.resolver
+    /// What all managers share.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
     }
 
     /// A manager by its id. STALE.
@@ -204,7 +119,7 @@ impl Process {
 
     /// A connection by its id, live or ended and remembered. STALE.
     pub fn connection(&self, id: ConnId) -> Result<Arc<Connection>> {
-        self.registry.find(id).ok_or_else(|| {
+        self.runtime.registry().find(id).ok_or_else(|| {
             let text = if id == ConnId::NONE {
                 "connection 0 is none".to_owned()
             } else {
@@ -214,8 +129,12 @@ impl Process {
         })
     }
 
-    pub(crate) fn registry(&self) -> &Registry {
-        &self.registry
+    /// Sends each message on its connection, as [`batch::send_batch`] says.
+    pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
+    where
+        M: FnOnce(&mut Copies) -> Result<Message>,
+    {
+        batch::send_batch(|id| self.connection(id), items, timeout)
     }
 
     /// The manager that knows this life of a node. STALE.
@@ -248,7 +167,7 @@ impl Process {
             return Err(Error::limit(format!("{MAX_MANAGERS} managers exist, the most there may be")));
         }
         let id = ManagerId::fresh();
-        managers.insert(id, Manager::new(id, values, self.registry.clone()));
+        managers.insert(id, Manager::new(id, values, self.runtime.clone()));
         Ok(id)
     }
 
@@ -265,29 +184,6 @@ impl Process {
         }
         let deadline = Instant::now() + timeout.or(manager.send_timeout());
         manager.destroy(deadline)
-    }
-
-    /// Applies the settings of the process among these options. CONFLICT when it is too late for one.
-    pub(crate) fn configure(&self, options: &Options) -> Result<()> {
-        for (setting, value) in options.given() {
-            let value = value.number();
-            match setting.key {
-                Key::IoThreads => {
-                    let mut io_threads = self.io_threads.lock();
-                    if self.engine.get().is_some() && i64::from(*io_threads) != value {
-                        return Err(Error::new(
-                            Status::Conflict,
-                            format!("io_threads is {} and fixed since the first connection", *io_threads),
-                        ));
-                    }
-                    *io_threads = value as i32;
-                }
-                Key::MaxTotalQueuedBytes => self.byte_budget.set_limit(value.unsigned_abs()),
-                Key::MaxDescriptors => self.budget.set_limit(value as usize),
-                _ => debug_assert!(SETTINGS[setting.key as usize].reach != Reach::Process),
-            }
-        }
-        Ok(())
     }
 
     /// Ends everything in this process, for good: connections are flushed as by `kvconn_disconnect_all`, and every

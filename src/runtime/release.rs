@@ -1,111 +1,66 @@
-//! The thread that gives lent buffers back: it waits until libzmq has let them go and their message's outcome is known.
-//!
-//! libzmq lets go on its own threads, where nothing may wait and no code of the caller's may run.
+//! The thread `kvconn-release`: it calls the caller's release functions, once libzmq has freed a message and its outcome is
+//! known.
 
-use std::cell::Cell;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use crate::connection::acknowledgement::held::Held;
+use crate::connection::acknowledgement::buffers::mark_release_thread;
+use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseTracker};
+use crate::connection::registry::Registry;
 use crate::delivery::Delivery;
 use crate::error::{Error, Result};
 use crate::ids::ConnId;
-use crate::process::Process;
-use crate::sys::lock::{Condvar, Mutex};
 use crate::sys::thread::spawn_quiet;
 
-thread_local! {
-    /// The process in which this is the thread that gives buffers back, or 0.
-    static RELEASES_IN: Cell<u32> = const { Cell::new(0) };
+/// Starts the thread. Returns the queue that it serves.
+pub(crate) fn start(registry: Arc<Registry>) -> Result<Arc<ReleaseQueue>> {
+    let queue = ReleaseQueue::new();
+    let its = queue.clone();
+    spawn_quiet("kvconn-release", move || run(&registry, &its)).map_err(|e| {
+        let text = format!("the thread kvconn-release cannot be started: {e}");
+        Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
+    })?;
+    Ok(queue)
 }
 
-/// Whether the calling code runs in a release. Not in the child that one has forked.
-pub(crate) fn is_this_thread() -> bool {
-    RELEASES_IN.get() == std::process::id()
-}
-
-/// The thread's door.
-pub(crate) struct Releaser(Arc<Shared>);
-
-struct Shared {
-    /// Messages that libzmq has let go. Leaf lock.
-    let_go: Mutex<Vec<Arc<Held>>>,
-    more: Condvar,
-}
-
-impl Releaser {
-    /// Starts the thread.
-    pub(crate) fn start(process: &'static Process) -> Result<Releaser> {
-        let shared = Arc::new(Shared { let_go: Mutex::new(Vec::new()), more: Condvar::new() });
-        let its = shared.clone();
-        spawn_quiet("kvconn-release", move || its.run(process)).map_err(|e| {
-            let text = format!("the thread kvconn-release cannot be started: {e}");
-            Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
-        })?;
-        Ok(Releaser(shared))
-    }
-
-    /// libzmq has let go an accepted message with a loan.
-    pub(crate) fn let_go(&self, held: Arc<Held>) {
-        self.0.let_go.lock().push(held);
-        self.0.more.notify_one();
+fn run(registry: &Registry, queue: &ReleaseQueue) {
+    /// How long to wait before the kernel is asked again: at first, and at most. The kernel does not tell by itself.
+    const FIRST: Duration = Duration::from_micros(100);
+    const MOST: Duration = Duration::from_millis(10);
+    /// The bound, however many messages are open.
+    const LONGEST: Duration = Duration::from_millis(200);
+    mark_release_thread();
+    let mut open: Vec<Arc<ReleaseTracker>> = Vec::new();
+    let mut step = FIRST;
+    loop {
+        let fresh = queue.take((!open.is_empty()).then_some(step));
+        let before = open.len() + fresh.len();
+        open.extend(fresh);
+        let begun = Instant::now();
+        // The kernel is asked once for a connection with many open messages.
+        let mut asked = None;
+        open.retain(|message| !settle(registry, message, &mut asked));
+        // Asking takes at most a twentieth of the time.
+        let least = FIRST.max(begun.elapsed() * 20);
+        step = if open.len() < before { least } else { (step * 2).min(MOST).max(least) }.min(LONGEST);
     }
 }
 
-impl Shared {
-    fn run(&self, process: &'static Process) {
-        /// How long to wait before the kernel is asked again: at first, and at most. It cannot be asked to tell.
-        const FIRST: Duration = Duration::from_micros(100);
-        const MOST: Duration = Duration::from_millis(10);
-        /// However many are open.
-        const LONGEST: Duration = Duration::from_millis(200);
-        RELEASES_IN.set(std::process::id());
-        let mut open: Vec<Arc<Held>> = Vec::new();
-        let mut step = FIRST;
-        loop {
-            let fresh = self.wait((!open.is_empty()).then_some(step));
-            let before = open.len() + fresh.len();
-            open.extend(fresh);
-            let begun = Instant::now();
-            // Of a connection with many open ones the kernel is asked once.
-            let mut asked = None;
-            open.retain(|held| !settle(process, held, &mut asked));
-            // Looking takes a twentieth of the time at the most.
-            let least = FIRST.max(begun.elapsed() * 20);
-            step = if open.len() < before { least } else { (step * 2).min(MOST).max(least) }.min(LONGEST);
-        }
-    }
-
-    /// What libzmq has let go; waits for some, at most so long.
-    fn wait(&self, time: Option<Duration>) -> Vec<Arc<Held>> {
-        let until = time.map(|time| Instant::now() + time);
-        let mut let_go = self.let_go.lock();
-        while let_go.is_empty() {
-            match until {
-                Some(until) if self.more.wait_until(&mut let_go, until).timed_out() => break,
-                Some(_) => {}
-                None => self.more.wait(&mut let_go),
-            }
-        }
-        std::mem::take(&mut *let_go)
-    }
-}
-
-/// Gives the buffers of a message back, if its outcome is known.
-fn settle(process: &Process, held: &Held, asked: &mut Option<(ConnId, Delivery)>) -> bool {
-    let Some(loan) = held.loan() else { return true };
-    let (conn, sequence) = (loan.conn(), held.sequence());
+/// Releases the buffers of a message, if its outcome is known. Returns whether it is settled.
+fn settle(registry: &Registry, message: &ReleaseTracker, asked: &mut Option<(ConnId, Delivery)>) -> bool {
+    let Some(buffers) = message.buffers() else { return true };
+    let (conn, sequence) = (buffers.conn(), message.sequence());
     let live = match asked {
         Some((of, delivery)) if *of == conn => Some(*delivery),
-        _ => process.registry().find(conn).map(|found| found.lock().delivery()),
+        _ => registry.find(conn).map(|found| found.lock().delivery()),
     };
     *asked = live.map(|delivery| (conn, delivery));
     let so_far = live.and_then(|delivery| delivery.outcome_so_far(sequence));
-    // The end last: it may have come after the look.
-    let Some(outcome) = so_far.or_else(|| loan.outcome(sequence)) else { return false };
-    if loan.give_back(sequence, outcome) {
-        // Kept only so that whoever waits finds it.
-        process.registry().remove(conn);
+    // The end is asked last: it may have come after the first question.
+    let Some(outcome) = so_far.or_else(|| buffers.outcome(sequence)) else { return false };
+    if buffers.release(sequence, outcome) {
+        // The connection was kept only for threads that wait for its buffers.
+        registry.remove(conn);
     }
     true
 }

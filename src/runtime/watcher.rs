@@ -10,18 +10,22 @@ use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
+use super::resolve::{ResolveError, Resolver};
+use crate::budget::descriptors::DescriptorBudget;
 use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
-use crate::connection::socket::{Monitor, PushSocket, Seen, is_self_connected, open_line};
-use crate::connection::{Connection, End, Happening};
+use crate::connection::owner::SocketWatcher;
+use crate::connection::registry::Registry;
+use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected, open_attempt};
+use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
-use crate::ids::{ConnId, LineId};
+use crate::ids::{AttemptId, ConnId};
+use crate::libzmq::Context;
 use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
 use crate::options::Key;
-use crate::process::Process;
 use crate::sys::epoll::Epoll;
 use crate::sys::lock::Mutex;
 use crate::sys::thread::spawn_quiet;
@@ -31,7 +35,10 @@ use crate::sys::wake::EventFd;
 /// keep a loss from being seen.
 const COMMANDS_AT_ONCE: usize = 64;
 
-/// The watcher's door: what other threads ask it to do.
+/// What the watcher works with.
+type Parts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
+
+/// The watcher's handle: what other threads ask it to do.
 pub(crate) struct Watcher {
     /// Leaf lock.
     commands: Arc<Mutex<VecDeque<Command>>>,
@@ -43,27 +50,27 @@ type Resolved = std::result::Result<Vec<Way>, (i32, String)>;
 
 enum Command {
     /// A new connection: watch its line and dial.
-    Watch { line: LineId, monitor: Monitor, conn: Arc<Connection> },
+    Watch { attempt: AttemptId, monitor: Monitor, conn: Arc<Connection> },
     /// Its name has been looked up.
-    Resolved { line: LineId, found: Resolved },
+    Resolved { attempt: AttemptId, found: Resolved },
     /// The line is not used any more: close it.
-    Close { line: LineId, push: PushSocket },
+    Close { attempt: AttemptId, push: PushSocket },
     /// A line that was made and never watched.
-    Discard { line: LineId, push: PushSocket, monitor: Monitor },
+    Discard { attempt: AttemptId, push: PushSocket, monitor: Monitor },
     /// A queue has become full.
     CheckStall { conn: ConnId, at: Instant },
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
-    Dial(LineId),
+    Dial(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
 }
 
 impl Watcher {
     /// Starts the thread.
-    pub(crate) fn start(process: &'static Process) -> Result<Watcher> {
+    pub(crate) fn start((context, descriptors, registry, resolver): Parts) -> Result<Watcher> {
         let failed = |what: &str, e: io::Error| {
             let status = match e.raw_os_error() {
                 Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => Status::Limit,
@@ -76,11 +83,14 @@ impl Watcher {
         epoll.add(wake.as_raw_fd(), WAKE).map_err(|e| failed("its eventfd watched", e))?;
         let commands = Arc::new(Mutex::new(VecDeque::new()));
         let mut watch = Watch {
-            process,
+            context,
+            descriptors,
+            registry,
+            resolver,
             epoll,
             wake: wake.clone(),
             commands: commands.clone(),
-            lines: HashMap::new(),
+            attempts: HashMap::new(),
             timers: BinaryHeap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
@@ -92,23 +102,23 @@ impl Watcher {
     }
 
     /// Watches a new connection's first line, and dials it.
-    pub(crate) fn watch(&self, line: LineId, monitor: Monitor, conn: Arc<Connection>) {
-        self.ask(Command::Watch { line, monitor, conn });
-    }
-
-    /// Closes a line that was watched.
-    pub(crate) fn close(&self, line: LineId, push: PushSocket) {
-        self.ask(Command::Close { line, push });
+    pub(crate) fn watch(&self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
+        self.ask(Command::Watch { attempt, monitor, conn });
     }
 
     /// Closes a line that was never watched.
-    pub(crate) fn discard(&self, line: LineId, push: PushSocket, monitor: Monitor) {
-        self.ask(Command::Discard { line, push, monitor });
+    pub(crate) fn discard(&self, attempt: AttemptId, push: PushSocket, monitor: Monitor) {
+        self.ask(Command::Discard { attempt, push, monitor });
+    }
+}
+
+impl SocketWatcher for Watcher {
+    fn close(&self, attempt: AttemptId, push: PushSocket) {
+        self.ask(Command::Close { attempt, push });
     }
 
-    /// Looks then whether a full queue has stalled.
-    pub(crate) fn check_stall(&self, conn: ConnId, at: Instant) {
-        self.ask(Command::CheckStall { conn, at });
+    fn check_stall(&self, conn: ConnId, within: Duration) {
+        self.ask(Command::CheckStall { conn, at: Instant::now() + within });
     }
 }
 
@@ -117,12 +127,12 @@ fn ask(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
     commands.push_back(command);
     // Rung under the lock, and only for the first: the watcher clears it before it looks.
     if commands.len() == 1 {
-        wake.ring();
+        wake.wake();
     }
 }
 
 /// One line under watch.
-struct Line {
+struct DialAttempt {
     monitor: Monitor,
     /// Whose it is; none for a line that was never used.
     conn: Option<Arc<Connection>>,
@@ -136,11 +146,14 @@ struct Line {
 
 /// The thread's own state.
 struct Watch {
-    process: &'static Process,
+    context: Arc<Context>,
+    descriptors: Arc<DescriptorBudget>,
+    registry: Arc<Registry>,
+    resolver: Arc<Resolver>,
     epoll: Epoll,
     wake: Arc<EventFd>,
     commands: Arc<Mutex<VecDeque<Command>>>,
-    lines: HashMap<LineId, Line>,
+    attempts: HashMap<AttemptId, DialAttempt>,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
@@ -157,8 +170,8 @@ impl Watch {
             for token in &ready {
                 match *token {
                     WAKE => {}
-                    line if line & TCP != 0 => self.hang_up(LineId(line & !TCP)),
-                    line => self.hear(LineId(line)),
+                    attempt if attempt & TCP != 0 => self.hang_up(AttemptId(attempt & !TCP)),
+                    attempt => self.hear(AttemptId(attempt)),
                 }
             }
             self.work_off_commands();
@@ -175,18 +188,18 @@ impl Watch {
         for _ in 0..COMMANDS_AT_ONCE {
             let Some(command) = self.commands.lock().pop_front() else { return };
             match command {
-                Command::Watch { line, monitor, conn } => self.begin(line, monitor, conn),
-                Command::Resolved { line, found } => self.resolved(line, found),
-                Command::Close { line, push } => self.close(line, push),
-                Command::Discard { line, push, monitor } => {
-                    self.insert(line, monitor, None, None);
-                    self.close(line, push);
+                Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
+                Command::Resolved { attempt, found } => self.resolved(attempt, found),
+                Command::Close { attempt, push } => self.close(attempt, push),
+                Command::Discard { attempt, push, monitor } => {
+                    self.insert(attempt, monitor, None, None);
+                    self.close(attempt, push);
                 }
                 Command::CheckStall { conn, at } => self.timers.push(Reverse((at, Timer::Stall(conn)))),
             }
         }
         // More may be waiting, and nobody rings for them again.
-        self.wake.ring();
+        self.wake.wake();
     }
 
     fn work_off_timers(&mut self) {
@@ -197,10 +210,10 @@ impl Watch {
             }
             self.timers.pop();
             match timer {
-                Timer::Dial(line) => {
+                Timer::Dial(attempt) => {
                     // Behind with its work, it may have the dial's success before it, unread.
-                    self.hear(line);
-                    self.dial_time(line, now);
+                    self.hear(attempt);
+                    self.dial_time(attempt, now);
                 }
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
@@ -209,35 +222,35 @@ impl Watch {
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
-        let Some(conn) = self.process.registry().find(id) else { return };
-        let mut life = conn.lock();
-        let again = life.check_stall();
+        let Some(conn) = self.registry.find(id) else { return };
+        let mut inner = conn.lock();
+        let again = inner.check_stall();
         // It looked at the socket, and may have eaten the edge that the waiting head needs.
-        life.touched();
-        drop(life);
+        inner.touched();
+        drop(inner);
         if let Some(time) = again {
             self.timers.push(Reverse((now + time, Timer::Stall(id))));
         }
     }
 
     fn check_idle(&mut self, id: ConnId, now: Instant) {
-        let Some(conn) = self.process.registry().find(id) else { return };
+        let Some(conn) = self.registry.find(id) else { return };
         let limit = conn.values().ms(Key::IdleTimeoutMs);
-        if let Some(time) = conn.manager().evict_after(&conn, limit) {
+        if let Some(time) = conn.owner().evict_after(&conn, limit) {
             self.timers.push(Reverse((now + time, Timer::Idle(id))));
         }
     }
 
-    fn insert(&mut self, line: LineId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
-        if let Err(e) = self.epoll.add(monitor.fd(), line.0) {
+    fn insert(&mut self, attempt: AttemptId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
+        if let Err(e) = self.epoll.add(monitor.fd(), attempt.0) {
             // Not known to happen: memory for one more watched descriptor. The dial's deadline ends it.
-            log::log(Level::Error, || format!("line {line} cannot be watched: {e}"));
+            log::log(Level::Error, || format!("dial attempt {attempt} cannot be watched: {e}"));
         }
-        self.lines.insert(line, Line { monitor, conn, dial, tcp: None, closing: false });
+        self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
 
     /// A new connection.
-    fn begin(&mut self, line: LineId, monitor: Monitor, conn: Arc<Connection>) {
+    fn begin(&mut self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
         let now = Instant::now();
         let values = conn.values();
         let mut dial = Dial::new(now, values);
@@ -248,59 +261,59 @@ impl Watch {
             Target::Name { .. } => None,
         });
         let due = dial.due();
-        self.insert(line, monitor, Some(conn.clone()), Some(dial));
+        self.insert(attempt, monitor, Some(conn.clone()), Some(dial));
         match conn.endpoint().target() {
             Target::Name { host, port } => {
-                self.timers.push(Reverse((due, Timer::Dial(line))));
-                self.look_up(line, host, *port, route);
+                self.timers.push(Reverse((due, Timer::Dial(attempt))));
+                self.look_up(attempt, host, *port, route);
             }
-            _ => self.dial_next(line),
+            _ => self.dial_next(attempt),
         }
     }
 
-    fn look_up(&mut self, line: LineId, host: &str, port: u16, route: Route) {
+    fn look_up(&mut self, attempt: AttemptId, host: &str, port: u16, route: Route) {
         let (commands, wake) = (self.commands.clone(), self.wake.clone());
-        let done = move |found: std::result::Result<Vec<_>, crate::runtime::resolve::ResolveError>| {
+        let done = move |found: std::result::Result<Vec<_>, ResolveError>| {
             let found = match found {
                 Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
-            ask(&commands, &wake, Command::Resolved { line, found });
+            ask(&commands, &wake, Command::Resolved { attempt, found });
         };
-        if let Err(e) = self.process.resolver().resolve(host, port, Box::new(done)) {
+        if let Err(e) = self.resolver.resolve(host, port, Box::new(done)) {
             let text = format!("no thread to look the name up: {e}");
-            self.resolved(line, Err((e.raw_os_error().unwrap_or(0), text)));
+            self.resolved(attempt, Err((e.raw_os_error().unwrap_or(0), text)));
         }
     }
 
-    fn resolved(&mut self, line: LineId, found: Resolved) {
-        let Some(dial) = self.lines.get_mut(&line).and_then(|line| line.dial.as_mut()) else { return };
+    fn resolved(&mut self, attempt: AttemptId, found: Resolved) {
+        let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
         match found {
             Ok(addresses) => {
                 dial.addresses(addresses);
-                self.dial_next(line);
+                self.dial_next(attempt);
             }
             Err((os_errno, text)) => {
                 let verdict = dial.failed(Instant::now(), os_errno, &text);
-                self.follow(line, verdict);
+                self.follow(attempt, verdict);
             }
         }
     }
 
     /// Dials the next address on this line, which is fresh.
-    fn dial_next(&mut self, id: LineId) {
+    fn dial_next(&mut self, id: AttemptId) {
         let now = Instant::now();
-        let Some(Line { conn: Some(conn), dial: Some(dial), .. }) = self.lines.get_mut(&id) else { return };
+        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
         let Some(address) = dial.next_address(now) else {
             let verdict = dial.failed(now, 0, "the name has no address");
             return self.follow(id, verdict);
         };
-        let life = conn.lock();
-        if !life.has_line(id) {
+        let inner = conn.lock();
+        if !inner.has_attempt(id) {
             return; // ended meanwhile; the command to close is on its way
         }
-        let dialled = life.socket().map_or(Ok(()), |push| push.dial(&address));
-        drop(life);
+        let dialled = inner.socket().map_or(Ok(()), |push| push.dial(&address));
+        drop(inner);
         log::log(Level::Debug, || format!("connection {} dials {}", conn.id(), address.to_string_lossy()));
         match dialled {
             Ok(()) => self.timers.push(Reverse((dial.due(), Timer::Dial(id)))),
@@ -312,52 +325,54 @@ impl Watch {
         }
     }
 
-    fn dial_time(&mut self, line: LineId, now: Instant) {
-        let Some(dial) = self.lines.get_mut(&line).and_then(|line| line.dial.as_mut()) else { return };
+    fn dial_time(&mut self, attempt: AttemptId, now: Instant) {
+        let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
         let verdict = dial.on_time(now);
         if verdict == Verdict::Wait {
             // The phase has changed since the timer was set.
-            self.timers.push(Reverse((dial.due(), Timer::Dial(line))));
+            self.timers.push(Reverse((dial.due(), Timer::Dial(attempt))));
         }
-        self.follow(line, verdict);
+        self.follow(attempt, verdict);
     }
 
     /// Reads a monitor to its end, then acts on what it said.
-    fn hear(&mut self, id: LineId) {
+    fn hear(&mut self, id: AttemptId) {
         let mut heard = VecDeque::new();
         self.read_monitor(id, &mut heard);
-        while let Some(seen) = heard.pop_front() {
-            if seen == Seen::Ready {
+        while let Some(event) = heard.pop_front() {
+            if event == MonitorEvent::Ready {
                 let tcp = self.own_descriptor(id);
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone = heard.iter().any(|seen| matches!(seen, Seen::Disconnected | Seen::Closed));
+                let gone = heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected | MonitorEvent::Closed));
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
-                self.act(id, seen);
+                self.act(id, event);
             }
         }
     }
 
-    fn read_monitor(&self, id: LineId, heard: &mut VecDeque<Seen>) {
-        if let Some(line) = self.lines.get(&id) {
-            heard.extend(std::iter::from_fn(|| line.monitor.next()));
+    fn read_monitor(&self, id: AttemptId, heard: &mut VecDeque<MonitorEvent>) {
+        if let Some(attempt) = self.attempts.get(&id) {
+            heard.extend(std::iter::from_fn(|| attempt.monitor.next()));
         }
     }
 
     /// A descriptor of our own for the line's TCP connection.
-    fn own_descriptor(&self, id: LineId) -> Option<OwnedFd> {
-        let line = self.lines.get(&id)?;
-        let fd = line.tcp.filter(|_| line.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
+    fn own_descriptor(&self, id: AttemptId) -> Option<OwnedFd> {
+        let attempt = self.attempts.get(&id)?;
+        let fd = attempt.tcp.filter(|_| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
         // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
         let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         // SAFETY: just made, owned by nobody else.
         (own != -1).then(|| unsafe { OwnedFd::from_raw_fd(own) })
     }
 
-    fn shaken_hands(&mut self, id: LineId, tcp: Option<OwnedFd>) {
-        let Some(Line { conn: Some(conn), dial, closing: false, .. }) = self.lines.get_mut(&id) else { return };
+    fn shaken_hands(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {
+        let Some(DialAttempt { conn: Some(conn), dial, closing: false, .. }) = self.attempts.get_mut(&id) else {
+            return;
+        };
         if dial.take().is_none() {
             return;
         }
@@ -366,10 +381,10 @@ impl Watch {
         if let Some(tcp) = &tcp
             && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
         {
-            log::log(Level::Error, || format!("line {id}: its descriptor cannot be watched: {e}"));
+            log::log(Level::Error, || format!("dial attempt {id}: its descriptor cannot be watched: {e}"));
         }
         let conn = conn.clone();
-        conn.manager().ready(&conn, tcp);
+        conn.owner().ready(&conn, tcp);
         let idle = conn.values().ms(Key::IdleTimeoutMs);
         if !idle.is_zero() {
             self.timers.push(Reverse((Instant::now() + idle, Timer::Idle(conn.id()))));
@@ -377,62 +392,62 @@ impl Watch {
     }
 
     /// The kernel says that the peer has closed, or that the connection is dead.
-    fn hang_up(&mut self, id: LineId) {
-        if let Some(Line { conn: Some(conn), dial: None, closing: false, .. }) = self.lines.get(&id) {
+    fn hang_up(&mut self, id: AttemptId) {
+        if let Some(DialAttempt { conn: Some(conn), dial: None, closing: false, .. }) = self.attempts.get(&id) {
             let conn = conn.clone();
-            conn.manager().end(&conn, End::new(Happening::PeerGone, PEER_GONE));
+            conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
         }
     }
 
-    fn act(&mut self, id: LineId, seen: Seen) {
-        let Some(line) = self.lines.get_mut(&id) else { return };
-        if seen == Seen::Reaped {
-            if let Some(line) = self.lines.remove(&id) {
+    fn act(&mut self, id: AttemptId, event: MonitorEvent) {
+        let Some(attempt) = self.attempts.get_mut(&id) else { return };
+        if event == MonitorEvent::Reaped {
+            if let Some(attempt) = self.attempts.remove(&id) {
                 // Closing the monitor's reader takes its descriptor out of the epoll.
-                drop(line.monitor);
-                if let Some(conn) = line.conn {
-                    conn.line_gone();
+                drop(attempt.monitor);
+                if let Some(conn) = attempt.conn {
+                    conn.attempt_gone();
                 }
             }
             return;
         }
-        if line.closing {
+        if attempt.closing {
             return;
         }
-        let Some(conn) = line.conn.clone() else { return };
+        let Some(conn) = attempt.conn.clone() else { return };
         let now = Instant::now();
-        match (&mut line.dial, seen) {
-            (Some(dial), Seen::Connected(fd)) if is_self_connected(fd) => {
+        match (&mut attempt.dial, event) {
+            (Some(dial), MonitorEvent::Connected(fd)) if is_self_connected(fd) => {
                 let verdict = dial.failed(now, libc::ECONNREFUSED, "nobody listens there: TCP connected to itself");
                 self.follow(id, verdict);
             }
-            (Some(dial), seen) => {
-                if let Seen::Connected(fd) = seen {
-                    line.tcp = Some(fd);
+            (Some(dial), event) => {
+                if let MonitorEvent::Connected(fd) = event {
+                    attempt.tcp = Some(fd);
                 }
-                let verdict = dial.on_seen(seen, now);
+                let verdict = dial.on_seen(event, now);
                 if verdict == Verdict::Wait {
                     self.timers.push(Reverse((dial.due(), Timer::Dial(id))));
                 }
                 self.follow(id, verdict);
             }
-            (None, Seen::Disconnected | Seen::Closed) => {
-                conn.manager().end(&conn, End::new(Happening::PeerGone, PEER_GONE));
+            (None, MonitorEvent::Disconnected | MonitorEvent::Closed) => {
+                conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
             }
             (None, _) => {}
         }
     }
 
     /// Does what a dial says.
-    fn follow(&mut self, id: LineId, verdict: Verdict) {
-        let Some(Line { conn: Some(conn), dial, .. }) = self.lines.get_mut(&id) else { return };
+    fn follow(&mut self, id: AttemptId, verdict: Verdict) {
+        let Some(DialAttempt { conn: Some(conn), dial, .. }) = self.attempts.get_mut(&id) else { return };
         let conn = conn.clone();
         match verdict {
             Verdict::Wait => {}
             Verdict::Failed(failure) => {
                 *dial = None;
-                let end = End::new(Happening::DialFailed, failure.message).errno(failure.os_errno);
-                conn.manager().end(&conn, end);
+                let end = End::new(Transition::DialFailed, failure.message).errno(failure.os_errno);
+                conn.owner().end(&conn, end);
             }
             Verdict::TryNext => {
                 if let Some(dial) = dial.take() {
@@ -444,29 +459,28 @@ impl Watch {
 
     /// Goes on to the next address, on a fresh line: libzmq sockets are connected once.
     fn move_on(&mut self, conn: &Arc<Connection>, dial: Dial) {
-        let made =
-            self.process.engine().and_then(|engine| open_line(&engine.context, self.process.budget(), conn.values()));
+        let made = open_attempt(&self.context, &self.descriptors, conn.values());
         let (id, push, monitor) = match made {
-            Ok(line) => line,
+            Ok(attempt) => attempt,
             Err(e) => {
-                let end = End::new(Happening::DialFailed, e.message).errno(e.os_errno);
-                conn.manager().end(conn, end);
+                let end = End::new(Transition::DialFailed, e.message).errno(e.os_errno);
+                conn.owner().end(conn, end);
                 return;
             }
         };
-        conn.line_made();
+        conn.attempt_made();
         self.insert(id, monitor, Some(conn.clone()), Some(dial));
-        match conn.lock().replace_line(id, push) {
+        match conn.lock().replace_attempt(id, push) {
             Ok((old, push)) => self.close(old, push),
             Err(push) => return self.close(id, push), // ended meanwhile
         }
         self.dial_next(id);
     }
 
-    fn close(&mut self, id: LineId, push: PushSocket) {
-        if let Some(line) = self.lines.get_mut(&id) {
-            line.closing = true;
-            line.dial = None;
+    fn close(&mut self, id: AttemptId, push: PushSocket) {
+        if let Some(attempt) = self.attempts.get_mut(&id) {
+            attempt.closing = true;
+            attempt.dial = None;
         }
         // The socket first, its monitor when libzmq has given it up.
         drop(push);

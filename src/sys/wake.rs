@@ -19,7 +19,7 @@ impl EventFd {
         Ok(EventFd(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         let one: u64 = 1;
         // SAFETY: 8 live bytes. It fails only when the counter is at its end, and then it is readable anyway.
         unsafe { libc::write(self.0.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
@@ -40,18 +40,18 @@ impl AsRawFd for EventFd {
 
 /// Wakes a thread that waits on any number of other descriptors.
 #[derive(Debug)]
-pub(crate) struct Alarm(Option<EventFd>);
+pub(crate) struct Waker(Option<EventFd>);
 
-impl Alarm {
+impl Waker {
     /// Without a descriptor left for it, the thread looks again every few milliseconds instead.
-    pub(crate) fn new() -> Alarm {
-        Alarm(EventFd::new().ok())
+    pub(crate) fn new() -> Waker {
+        Waker(EventFd::new().ok())
     }
 
     /// Ends the wait, the present or the next.
-    pub(crate) fn ring(&self) {
+    pub(crate) fn wake(&self) {
         if let Some(eventfd) = &self.0 {
-            eventfd.ring();
+            eventfd.wake();
         }
     }
 

@@ -9,9 +9,9 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
 
-use super::held::LetGo;
 use super::ledger::{Ledger, Mechanism};
-use crate::budget::bytes::Share;
+use super::release_tracker::FreedBytes;
+use crate::budget::bytes::Reservation;
 use crate::connection::acknowledgement::tcp_info::{self, TcpInfo};
 use crate::connection::message::Message;
 use crate::options::{Key, Values};
@@ -22,22 +22,22 @@ pub(in crate::connection) struct Account {
     /// The last message accepted.
     accepted: u64,
     /// None where nobody can tell, and once the connection has ended.
-    kernel: Option<Kernel>,
-    let_go: LetGo,
+    kernel: Option<KernelAccount>,
+    freed: FreedBytes,
     /// How many bytes may be on the way, and what of the process's budget is taken for them.
     max_queued: u64,
-    share: Share,
+    reservation: Reservation,
 }
 
 /// The ledger, and the connection's own descriptor of TCP to ask the kernel on.
-struct Kernel {
+struct KernelAccount {
     ledger: Ledger,
     tcp: OwnedFd,
 }
 
 /// One look.
 #[derive(Clone, Copy)]
-pub(in crate::connection) struct Look {
+pub(in crate::connection) struct Observation {
     /// What the kernel says.
     pub(in crate::connection) info: Option<TcpInfo>,
     /// More was acknowledged or, where nobody can tell, let go, than at the look before.
@@ -57,14 +57,14 @@ pub(in crate::connection) enum Room {
 }
 
 impl Account {
-    pub(in crate::connection) fn new(values: &Values, share: Share) -> Account {
+    pub(in crate::connection) fn new(values: &Values, reservation: Reservation) -> Account {
         Account {
             mechanism: if values.is_curve() { Mechanism::Curve } else { Mechanism::Null },
             accepted: 0,
             kernel: None,
-            let_go: LetGo::default(),
+            freed: FreedBytes::default(),
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
-            share,
+            reservation,
         }
     }
 
@@ -72,7 +72,7 @@ impl Account {
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
         self.kernel = tcp.and_then(|tcp| {
             let info = tcp_info::read(tcp.as_fd()).ok()?;
-            Some(Kernel { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
+            Some(KernelAccount { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
         });
     }
 
@@ -100,32 +100,32 @@ impl Account {
     pub(in crate::connection) fn queued(&self) -> u64 {
         match &self.kernel {
             Some(kernel) => kernel.ledger.bytes_on_the_way(),
-            None => self.let_go.queued(),
+            None => self.freed.queued(),
         }
     }
 
     /// Asks the kernel or, where nobody can tell, looks what libzmq has let go.
-    pub(in crate::connection) fn look(&mut self) -> Look {
+    pub(in crate::connection) fn look(&mut self) -> Observation {
         let look = match &mut self.kernel {
             Some(kernel) => kernel.look(),
-            None => Look { info: None, moved: self.let_go.look() },
+            None => Observation { info: None, moved: self.freed.look() },
         };
         if look.moved {
-            self.share.keep(self.queued());
+            self.reservation.keep(self.queued());
         }
         look
     }
 
     /// The watcher's look, which also finds out what an answer to heartbeats is that was never sent.
-    pub(in crate::connection) fn look_at_rest(&mut self) -> Look {
+    pub(in crate::connection) fn look_at_rest(&mut self) -> Observation {
         let look = self.look();
-        if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(Kernel { ledger, .. })) =
+        if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(KernelAccount { ledger, .. })) =
             (look.info, &mut self.kernel)
             && ledger.has_pings(counters.received)
             && ledger.rests(counters, written, Instant::now())
         {
             let again = self.look();
-            return Look { moved: look.moved || again.moved, ..again };
+            return Observation { moved: look.moved || again.moved, ..again };
         }
         look
     }
@@ -140,14 +140,14 @@ impl Account {
                 return (Room::Full, moved);
             }
         }
-        if self.share.cover(self.queued() + bytes) {
+        if self.reservation.reserve(self.queued() + bytes) {
             return (Room::Yes, moved);
         }
         moved |= self.look().moved;
-        if self.share.cover(self.queued() + bytes) {
+        if self.reservation.reserve(self.queued() + bytes) {
             return (Room::Yes, moved);
         }
-        let (taken, limit) = self.share.state();
+        let (taken, limit) = self.reservation.state();
         (Room::Spent { taken, limit }, moved)
     }
 
@@ -162,11 +162,14 @@ impl Account {
         message.wire_bytes(self.mechanism)
     }
 
-    /// Has a message tell when libzmq has let it go, if that is needed. After an error it must not be sent.
-    pub(in crate::connection) fn let_it_tell(&self, message: &mut Message) -> io::Result<()> {
-        match self.kernel {
-            Some(_) => Ok(()),
-            None => self.let_go.let_it_tell(message, self.wire_bytes(message)),
+    /// Tracks when libzmq frees a message, if that is needed. After an error the message must not be sent.
+    pub(in crate::connection) fn track(&self, message: &mut Message) -> io::Result<()> {
+        if self.kernel.is_some() || message.tracker().is_some() {
+            return Ok(());
+        }
+        match self.freed.due(self.wire_bytes(message)) {
+            Some(bytes) => message.track(bytes, self.freed.counter()),
+            None => Ok(()),
         }
     }
 
@@ -174,14 +177,14 @@ impl Account {
     pub(in crate::connection) fn accept(&mut self, message: &mut Message) -> bool {
         self.accepted += 1;
         let bytes = self.wire_bytes(message);
-        let tells = message.accepted(self.accepted);
+        let tracked = message.accepted(self.accepted);
         match &mut self.kernel {
-            Some(Kernel { ledger, .. }) => {
+            Some(KernelAccount { ledger, .. }) => {
                 ledger.accept(bytes);
                 ledger.wants_trimming()
             }
             None => {
-                self.let_go.accept(bytes, tells);
+                self.freed.accept(bytes, tracked);
                 false
             }
         }
@@ -190,29 +193,29 @@ impl Account {
     /// Gives back what is not needed of the process's budget. What is idle needs nothing.
     pub(in crate::connection) fn give_back(&mut self) {
         match self.queued() {
-            0 => self.share.close(),
-            queued => self.share.keep(queued),
+            0 => self.reservation.close(),
+            queued => self.reservation.keep(queued),
         }
     }
 
     /// The connection has ended. Our descriptor is given up: while it is open, no FIN leaves.
     pub(in crate::connection) fn close(&mut self) {
         self.kernel = None;
-        self.share.close();
+        self.reservation.close();
     }
 
-    /// What a message needs that tells by itself: how it looks on the wire, and where it tells.
-    pub(in crate::connection) fn telling(&self) -> (Mechanism, Arc<AtomicU64>) {
-        (self.mechanism, self.let_go.told())
+    /// What a message of zero-copy buffers needs: the mechanism, and the counter of freed bytes.
+    pub(in crate::connection) fn tracking(&self) -> (Mechanism, Arc<AtomicU64>) {
+        (self.mechanism, self.freed.counter().clone())
     }
 }
 
-impl Kernel {
-    fn look(&mut self) -> Look {
-        let Ok(info) = tcp_info::read(self.tcp.as_fd()) else { return Look { info: None, moved: false } };
+impl KernelAccount {
+    fn look(&mut self) -> Observation {
+        let Ok(info) = tcp_info::read(self.tcp.as_fd()) else { return Observation { info: None, moved: false } };
         if let Some(written) = info.written {
             self.ledger.written(written, info.counters.received);
         }
-        Look { info: Some(info), moved: self.ledger.observe(info.counters) }
+        Observation { info: Some(info), moved: self.ledger.observe(info.counters) }
     }
 }

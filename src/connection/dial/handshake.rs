@@ -11,7 +11,7 @@ use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
 use super::DialFailure;
 use crate::connection::acknowledgement::tcp_info;
-use crate::connection::socket::Seen;
+use crate::connection::socket::MonitorEvent;
 
 const MECHANISM_MISMATCH: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
 const CRYPTOGRAPHIC: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC;
@@ -25,17 +25,17 @@ const SIGNATURE: u64 = 10;
 
 /// Says why, after this event of a connection that asked for CURVE or did not, and on which the peer had said that many
 /// bytes (its FIN may count as one more).
-pub(in crate::connection) fn why(seen: Seen, curve: bool, heard: Option<u64>) -> DialFailure {
+pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, heard: Option<u64>) -> DialFailure {
     let failure = |os_errno, message: &str| DialFailure { os_errno, message: message.to_owned() };
-    match (seen, curve, heard) {
-        (Seen::NotAuthorised(code), _, _) => {
+    match (event, curve, heard) {
+        (MonitorEvent::NotAuthorised(code), _, _) => {
             failure(libc::EACCES, &format!("the peer does not let this client in (ZAP status {code})"))
         }
-        (Seen::WrongPeer(MECHANISM_MISMATCH), true, _) => failure(libc::EACCES, NO_CURVE),
-        (Seen::WrongPeer(MECHANISM_MISMATCH), false, _) => failure(libc::EACCES, WANTS_CURVE),
-        (Seen::WrongPeer(CRYPTOGRAPHIC), _, _) => failure(libc::EACCES, OTHER_KEY),
+        (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), true, _) => failure(libc::EACCES, NO_CURVE),
+        (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, _) => failure(libc::EACCES, WANTS_CURVE),
+        (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), _, _) => failure(libc::EACCES, OTHER_KEY),
         // Said without a reason, it was our libzmq that closed, because it could make no sense of what came.
-        (Seen::WrongPeer(_) | Seen::Disconnected, _, _) => {
+        (MonitorEvent::WrongPeer(_) | MonitorEvent::Disconnected, _, _) => {
             failure(libc::EPROTO, "wrong peer: what listens there is not a ZeroMQ PULL socket of ZMTP 3")
         }
         (_, true, Some(WELCOME..)) => failure(
@@ -85,19 +85,19 @@ const WANTS_CURVE: &str = "the peer asks for CURVE (or another mechanism), and n
 const OTHER_KEY: &str = "the CURVE handshake failed: the peer has another key than curve_server_key";
 
 /// A descriptor of our own for a connection that libzmq may close at any moment.
-pub(in crate::connection) struct Heard(OwnedFd);
+pub(in crate::connection) struct HandshakeBytes(OwnedFd);
 
-impl Heard {
+impl HandshakeBytes {
     /// The connection behind that descriptor number, if it leads to where `dialled` says: the number may mean something
     /// else by now.
-    pub(in crate::connection) fn new(fd: RawFd, dialled: &CStr) -> Option<Heard> {
+    pub(in crate::connection) fn new(fd: RawFd, dialled: &CStr) -> Option<HandshakeBytes> {
         // SAFETY: only duplicates.
         let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
         // SAFETY: just made, owned by nobody else.
         let stream = (own != -1).then(|| unsafe { TcpStream::from_raw_fd(own) })?;
         let mut peer = stream.peer_addr().ok()?;
         peer.set_ip(peer.ip().to_canonical());
-        dialled.to_str().ok()?.ends_with(&peer.to_string()).then(|| Heard(stream.into()))
+        dialled.to_str().ok()?.ends_with(&peer.to_string()).then(|| HandshakeBytes(stream.into()))
     }
 
     /// How many bytes have come.
@@ -115,8 +115,8 @@ mod tests {
     /// What was found out by experiment, with libzmq 4.3.5 on both sides.
     #[test]
     fn how_far_the_peer_got_tells_why_it_closed() {
-        let closed = Seen::HandshakeFailed(libc::EPIPE);
-        for (seen, curve, heard, os_errno, text) in [
+        let closed = MonitorEvent::HandshakeFailed(libc::EPIPE);
+        for (event, curve, heard, os_errno, text) in [
             (closed, true, Some(12), libc::EACCES, NO_CURVE),
             (closed, true, Some(65), libc::EACCES, OTHER_KEY),
             (closed, true, Some(235), libc::EPROTO, "no PULL socket"),
@@ -127,16 +127,16 @@ mod tests {
             (closed, false, Some(1), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, true, Some(0), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, false, None, libc::ECONNRESET, "or asks for CURVE"),
-            (Seen::WrongPeer(MECHANISM_MISMATCH), true, None, libc::EACCES, NO_CURVE),
-            (Seen::WrongPeer(MECHANISM_MISMATCH), false, Some(65), libc::EACCES, WANTS_CURVE),
-            (Seen::WrongPeer(CRYPTOGRAPHIC), true, Some(64), libc::EACCES, OTHER_KEY),
-            (Seen::WrongPeer(0), false, Some(91), libc::EPROTO, "wrong peer"),
-            (Seen::Disconnected, true, Some(14), libc::EPROTO, "wrong peer"),
-            (Seen::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
+            (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), true, None, libc::EACCES, NO_CURVE),
+            (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, Some(65), libc::EACCES, WANTS_CURVE),
+            (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), true, Some(64), libc::EACCES, OTHER_KEY),
+            (MonitorEvent::WrongPeer(0), false, Some(91), libc::EPROTO, "wrong peer"),
+            (MonitorEvent::Disconnected, true, Some(14), libc::EPROTO, "wrong peer"),
+            (MonitorEvent::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
         ] {
-            let failure = why(seen, curve, heard);
-            assert_eq!(failure.os_errno, os_errno, "{seen:?} {curve} {heard:?}: {}", failure.message);
-            assert!(failure.message.contains(text), "{seen:?} {curve} {heard:?}: {}", failure.message);
+            let failure = why(event, curve, heard);
+            assert_eq!(failure.os_errno, os_errno, "{event:?} {curve} {heard:?}: {}", failure.message);
+            assert!(failure.message.contains(text), "{event:?} {curve} {heard:?}: {}", failure.message);
             assert!(failure.message.len() < 190, "too long behind what BACKOFF says: {}", failure.message);
         }
         for (curve, heard, text) in [
@@ -154,7 +154,7 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let stream = TcpStream::connect(to).unwrap();
-        let heard = |fd, dialled: String| Heard::new(fd, &std::ffi::CString::new(dialled).unwrap());
+        let heard = |fd, dialled: String| HandshakeBytes::new(fd, &std::ffi::CString::new(dialled).unwrap());
         assert_eq!(heard(stream.as_raw_fd(), format!("tcp://0.0.0.0:0;{to}")).unwrap().bytes(), Some(0));
         assert!(heard(stream.as_raw_fd(), "tcp://127.0.0.1:1".into()).is_none());
         assert!(heard(listener.as_raw_fd(), format!("tcp://{to}")).is_none());

@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 
 mod handshake;
 
-use super::socket::Seen;
+use super::socket::MonitorEvent;
 use crate::net::route::RouteError;
 use crate::options::{Key, Values};
-use handshake::{Heard, why, why_silent};
+use handshake::{HandshakeBytes, why, why_silent};
 
 /// Why a dial, or its last address, failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -65,7 +65,7 @@ pub(crate) struct Dial {
     /// The address being dialled.
     address: Option<CString>,
     /// How much came from there, once it is connected.
-    heard: Option<Heard>,
+    heard: Option<HandshakeBytes>,
     phase: Phase,
     /// When the time for resolving and connecting is over.
     connect_by: Instant,
@@ -122,16 +122,16 @@ impl Dial {
     }
 
     /// What an event of the present socket means.
-    pub(crate) fn on_seen(&mut self, seen: Seen, now: Instant) -> Verdict {
-        match seen {
-            Seen::Connected(fd) => {
+    pub(crate) fn on_seen(&mut self, event: MonitorEvent, now: Instant) -> Verdict {
+        match event {
+            MonitorEvent::Connected(fd) => {
                 let address = self.address.as_deref().filter(|_| self.listens);
-                self.heard = address.and_then(|address| Heard::new(fd, address));
+                self.heard = address.and_then(|address| HandshakeBytes::new(fd, address));
                 self.phase = Phase::Handshaking;
                 self.due = now + self.handshake_time;
                 Verdict::Wait
             }
-            Seen::Closed => {
+            MonitorEvent::Closed => {
                 // libzmq does not say why. The file of a Unix socket does.
                 if let Some(failure) = self.address.as_deref().and_then(why_no_file) {
                     return self.failed(now, failure.os_errno, &failure.message);
@@ -145,16 +145,19 @@ impl Dial {
                     self.failed(now, libc::EHOSTUNREACH, "host unreachable, or it did not answer in time")
                 }
             }
-            Seen::HandshakeFailed(_) | Seen::Disconnected | Seen::WrongPeer(_) | Seen::NotAuthorised(_) => {
-                let failure = why(seen, self.curve, self.heard_bytes());
+            MonitorEvent::HandshakeFailed(_)
+            | MonitorEvent::Disconnected
+            | MonitorEvent::WrongPeer(_)
+            | MonitorEvent::NotAuthorised(_) => {
+                let failure = why(event, self.curve, self.heard_bytes());
                 self.failed(now, failure.os_errno, &failure.message)
             }
-            Seen::Ready | Seen::Reaped => Verdict::Wait,
+            MonitorEvent::Ready | MonitorEvent::Reaped => Verdict::Wait,
         }
     }
 
     fn heard_bytes(&self) -> Option<u64> {
-        self.heard.as_ref().and_then(Heard::bytes)
+        self.heard.as_ref().and_then(HandshakeBytes::bytes)
     }
 
     /// What the passing of time means.
@@ -221,14 +224,14 @@ mod tests {
         assert_eq!(dial.on_time(now + 2 * SECOND), Verdict::TryNext);
         assert_eq!(dial.next_address(now + 2 * SECOND).unwrap().to_str(), Ok("b"));
         assert_eq!(dial.due(), now + 4 * SECOND);
-        assert!(matches!(dial.on_seen(Seen::Closed, now + 3 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(MonitorEvent::Closed, now + 3 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]
     fn the_handshake_has_a_time_of_its_own() {
         let (mut dial, now) = dial(&["a"]);
         dial.next_address(now);
-        assert_eq!(dial.on_seen(Seen::Connected(5), now + 3 * SECOND), Verdict::Wait);
+        assert_eq!(dial.on_seen(MonitorEvent::Connected(5), now + 3 * SECOND), Verdict::Wait);
         assert_eq!(dial.due(), now + 4 * SECOND);
         let Verdict::Failed(failure) = dial.on_time(dial.due()) else { panic!("still going") };
         assert_eq!(failure.os_errno, libc::ETIMEDOUT);
@@ -239,7 +242,7 @@ mod tests {
     fn no_address_is_tried_when_the_time_is_over() {
         let (mut dial, now) = dial(&["a", "b"]);
         dial.next_address(now);
-        assert!(matches!(dial.on_seen(Seen::Closed, now + 5 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(MonitorEvent::Closed, now + 5 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]

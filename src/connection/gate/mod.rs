@@ -11,10 +11,10 @@
 //! The lock is held for non-blocking work only; who waits holds none. A connection that ends gives up its socket
 //! at once unless the head is polling its descriptor; then the head gives it up on its way out.
 //!
-//! A thread that sends to many waits at many gates at once, by the same rules ([`errands`]).
+//! A thread that sends to many waits at many gates at once, by the same rules ([`pending`]).
 
-pub(in crate::connection) mod bell;
-pub(crate) mod errands;
+pub(crate) mod pending;
+pub(in crate::connection) mod wait_source;
 
 use std::collections::VecDeque;
 use std::ops::{Deref, DerefMut};
@@ -29,7 +29,7 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
 /// What one attempt to pass came to.
-pub(crate) enum Attempt<D, R> {
+pub(crate) enum Tried<D, R> {
     /// Passed.
     Done(D),
     /// No room; the descriptor will tell when there is some.
@@ -57,70 +57,70 @@ pub(crate) trait Channel {
     /// Why it does not pass.
     type Refusal;
     /// What the head waits on, outside the lock.
-    type Bell: Bell;
+    type WaitSource: WaitSource;
     /// How long newcomers may pass a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
     /// One attempt, without waiting.
-    fn attempt(&mut self, item: &mut Self::Item) -> Attempt<Self::Done, Self::Refusal>;
+    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Done, Self::Refusal>;
     /// Why nothing will pass any more, once that is so.
     fn refusal(&self) -> Option<Self::Refusal>;
-    /// What the head waits on now. `has_alarm`: the bell need not be kicked, because the head has an alarm.
-    fn bell(&mut self, has_alarm: bool) -> Self::Bell;
-    /// The channel has ended and nobody polls: give up what the bell was made of.
+    /// What the head waits on now. `has_waker`: the source need not be kicked, because the head has an waker.
+    fn source(&mut self, has_waker: bool) -> Self::WaitSource;
+    /// The channel has ended and nobody polls: give up what the source was made of.
     fn release(&mut self);
 }
 
 /// A descriptor of libzmq's and one of ours, or a model of them.
-pub(crate) trait Bell {
-    /// What wakes a thread that waits for several bells.
-    type Alarm: Alarm + 'static;
+pub(crate) trait WaitSource {
+    /// What wakes a thread that waits for several sources.
+    type Wake: Wake + 'static;
     /// Waits for an edge or a kick; false when the time is over first.
     fn wait(&self, until: Instant) -> bool;
     /// Ends the wait of the head.
-    fn kick(&self);
+    fn wake_poller(&self);
     /// Takes a kick back.
     fn clear(&self);
-    /// Waits for an edge of any bell or for the alarm, takes the alarm back, and tells which bells had an edge.
-    fn wait_any<'a>(alarm: &Self::Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool>
+    /// Waits for an edge of any source or for the waker, takes the waker back, and tells which sources had an edge.
+    fn wait_any<'a>(waker: &Self::Wake, sources: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool>
     where
         Self: 'a;
 }
 
-/// Wakes a thread that waits at several gates: one alarm for all of them.
-pub(crate) trait Alarm: Send + Sync {
+/// Wakes a thread that waits at several gates: one waker for all of them.
+pub(crate) trait Wake: Send + Sync {
     /// Ends its wait, the present or the next.
-    fn ring(&self);
+    fn wake(&self);
 }
 
 /// How a thread in the queue is woken.
 enum Waiter {
     /// It parks here.
     Here(Condvar),
-    /// It waits at several gates. The flag says that it is to look at this one; it is set before the alarm rings.
-    AtSeveral(Arc<dyn Alarm>, AtomicBool),
+    /// It waits at several gates. The flag says that it is to look at this one; it is set before the waker rings.
+    AtSeveral(Arc<dyn Wake>, AtomicBool),
 }
 
 impl Waiter {
-    fn at_several(alarm: &Arc<dyn Alarm>) -> Waiter {
-        Waiter::AtSeveral(alarm.clone(), AtomicBool::new(false))
+    fn at_several(waker: &Arc<dyn Wake>) -> Waiter {
+        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false))
     }
 
     /// To be called when it should look again.
     fn wake(&self) {
         match self {
-            Waiter::Here(bell) => bell.notify_one(),
-            Waiter::AtSeveral(alarm, called) => {
+            Waiter::Here(source) => source.notify_one(),
+            Waiter::AtSeveral(waker, called) => {
                 called.store(true, Ordering::Release);
-                alarm.ring();
+                waker.wake();
             }
         }
     }
 
     /// The same for a head that polls.
-    fn kick(&self, bell: &impl Bell) {
+    fn wake_poller(&self, source: &impl WaitSource) {
         match self {
-            Waiter::Here(_) => bell.kick(),
+            Waiter::Here(_) => source.wake_poller(),
             Waiter::AtSeveral(..) => self.wake(),
         }
     }
@@ -136,10 +136,10 @@ struct Inner<C: Channel> {
     queue: VecDeque<Arc<Waiter>>,
     /// Newcomers queue.
     fair: bool,
-    /// The head is in a wait on this bell, without the lock.
-    polling: Option<Arc<C::Bell>>,
+    /// The head is in a wait on this source, without the lock.
+    polling: Option<Arc<C::WaitSource>>,
     /// The head has been kicked and has not seen it yet.
-    kicked: bool,
+    poller_woken: bool,
     /// Times the safety net found what a wake-up should have told.
     rescues: u64,
 }
@@ -167,7 +167,7 @@ pub(crate) struct Wakeups(Vec<Arc<Waiter>>);
 
 impl Wakeups {
     /// Wakes them.
-    pub(crate) fn ring(self) {
+    pub(crate) fn wake(self) {
         for waiter in self.0 {
             waiter.wake();
         }
@@ -189,24 +189,24 @@ impl<C: Channel> DerefMut for Access<'_, C> {
 
 impl<C: Channel> Inner<C> {
     /// The socket was touched: the polling head must look again, for its edge may be gone.
-    fn kick(&mut self) {
-        if let (Some(bell), Some(head), false) = (&self.polling, self.queue.front(), self.kicked) {
-            self.kicked = true;
-            head.kick(&**bell);
+    fn wake_poller(&mut self) {
+        if let (Some(source), Some(head), false) = (&self.polling, self.queue.front(), self.poller_woken) {
+            self.poller_woken = true;
+            head.wake_poller(&**source);
         }
     }
 
     /// The attempt of one who has just come; `None` when it must queue.
-    fn try_luck(&mut self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
+    fn try_barge(&mut self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
         if self.fair {
             return self.channel.refusal().map(Err);
         }
         let attempt = self.channel.attempt(item);
-        self.kick();
+        self.wake_poller();
         match attempt {
-            Attempt::Done(done) => Some(Ok(done)),
-            Attempt::Refused(why) => Some(Err(why)),
-            Attempt::Full | Attempt::NotYet => None,
+            Tried::Done(done) => Some(Ok(done)),
+            Tried::Refused(why) => Some(Err(why)),
+            Tried::Full | Tried::NotYet => None,
         }
     }
 }
@@ -214,7 +214,7 @@ impl<C: Channel> Inner<C> {
 impl<C: Channel> Access<'_, C> {
     /// To be called after any use of the socket.
     pub(crate) fn touched(&mut self) {
-        self.inner.kick();
+        self.inner.wake_poller();
     }
 
     /// How many threads wait for room.
@@ -229,7 +229,7 @@ impl<C: Channel> Access<'_, C> {
 
     /// The channel can be tried now: wakes the head, and who waits for the state.
     pub(crate) fn wake_head(&mut self) {
-        self.inner.kick();
+        self.inner.wake_poller();
         if let Some(head) = self.inner.queue.front() {
             head.wake();
         }
@@ -238,14 +238,14 @@ impl<C: Channel> Access<'_, C> {
 
     /// Nothing passes any more: returns who must be told after the locks are given back.
     pub(crate) fn refuse(mut self) -> Wakeups {
-        self.inner.kick();
+        self.inner.wake_poller();
         self.gate.changed.notify_all();
         Wakeups(self.inner.queue.iter().cloned().collect())
     }
 
     /// The channel has ended: gives it up, and returns who must be woken after the locks are given back.
     pub(crate) fn close(mut self) -> Wakeups {
-        self.inner.kick();
+        self.inner.wake_poller();
         if self.inner.polling.is_none() {
             self.inner.channel.release();
         }
@@ -262,7 +262,7 @@ impl<C: Channel> Gate<C> {
                 queue: VecDeque::new(),
                 fair: false,
                 polling: None,
-                kicked: false,
+                poller_woken: false,
                 rescues: 0,
             }),
             changed: Condvar::new(),
@@ -294,7 +294,7 @@ impl<C: Channel> Gate<C> {
 
     /// Passes the gate if that needs no waiting; `None` when it does.
     pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
-        self.inner.lock().try_luck(item)
+        self.inner.lock().try_barge(item)
     }
 
     /// Passes the gate, or says why not. `patience` is asked before every wait.
@@ -309,10 +309,10 @@ impl<C: Channel> Gate<C> {
         };
         let result = loop {
             match place.look(&mut inner, item, &mut patience) {
-                Look::Over(result) => break result,
-                Look::Park(until) => place.park(&mut inner, until),
-                Look::Poll(poll) => {
-                    let told = unlocked(&self.inner, &mut inner, || poll.bell.wait(poll.end()));
+                Next::Over(result) => break result,
+                Next::Park(until) => place.park(&mut inner, until),
+                Next::Poll(poll) => {
+                    let told = unlocked(&self.inner, &mut inner, || poll.source.wait(poll.end()));
                     place.polled(&mut inner, poll, told);
                 }
             }
@@ -329,7 +329,7 @@ impl<C: Channel> Gate<C> {
         waiter: impl FnOnce() -> Waiter,
     ) -> Entered<'_, C> {
         let mut inner = self.inner.lock();
-        if let Some(result) = inner.try_luck(item) {
+        if let Some(result) = inner.try_barge(item) {
             return Entered::Over(result);
         }
         if let Patience::Over(why) = patience(&mut inner.channel) {
@@ -358,18 +358,18 @@ struct Place {
 }
 
 /// What a look from a place came to.
-enum Look<C: Channel> {
+enum Next<C: Channel> {
     /// It has passed, or never will: to leave is next.
     Over(Result<C::Done, C::Refusal>),
     /// To wait until somebody calls.
     Park(Instant),
-    /// To wait on the bell as well, and say so afterwards.
-    Poll(Poll<C::Bell>),
+    /// To wait on the source as well, and say so afterwards.
+    Poll(Poll<C::WaitSource>),
 }
 
 /// A wait of the head's.
 struct Poll<B> {
-    bell: Arc<B>,
+    source: Arc<B>,
     until: Instant,
     cap: Instant,
 }
@@ -399,54 +399,54 @@ impl Place {
         inner: &mut Inner<C>,
         item: &mut C::Item,
         patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
-    ) -> Look<C> {
+    ) -> Next<C> {
         let mut full = false;
         if self.is_head(inner) {
             match inner.channel.attempt(item) {
-                Attempt::Done(done) => {
+                Tried::Done(done) => {
                     inner.rescues += u64::from(self.capped);
-                    return Look::Over(Ok(done));
+                    return Next::Over(Ok(done));
                 }
-                Attempt::Refused(why) => return Look::Over(Err(why)),
-                Attempt::Full => full = true,
-                Attempt::NotYet => {}
+                Tried::Refused(why) => return Next::Over(Err(why)),
+                Tried::Full => full = true,
+                Tried::NotYet => {}
             }
         } else if let Some(why) = inner.channel.refusal() {
-            return Look::Over(Err(why));
+            return Next::Over(Err(why));
         }
         let until = match patience(&mut inner.channel) {
-            Patience::Over(why) => return Look::Over(Err(why)),
+            Patience::Over(why) => return Next::Over(Err(why)),
             Patience::Until(until) => until,
         };
         if !full {
-            return Look::Park(until);
+            return Next::Park(until);
         }
         let now = Instant::now();
         if now.duration_since(*self.head_since.get_or_insert(now)) >= C::FAIR_AFTER {
             inner.fair = true;
         }
-        let has_alarm = matches!(*self.me, Waiter::AtSeveral(..));
-        let bell = Arc::new(inner.channel.bell(has_alarm));
-        inner.polling = Some(bell.clone());
-        Look::Poll(Poll { bell, until, cap: now + SAFETY_CAP })
+        let has_waker = matches!(*self.me, Waiter::AtSeveral(..));
+        let source = Arc::new(inner.channel.source(has_waker));
+        inner.polling = Some(source.clone());
+        Next::Poll(Poll { source, until, cap: now + SAFETY_CAP })
     }
 
     /// Waits until somebody calls.
     fn park<C: Channel>(&self, inner: &mut MutexGuard<'_, Inner<C>>, until: Instant) {
-        if let Waiter::Here(bell) = &*self.me {
-            bell.wait_until(inner, until);
+        if let Waiter::Here(source) = &*self.me {
+            source.wait_until(inner, until);
         }
     }
 
-    /// To be said after a wait on the bell; `told`: by the bell or a call, not by the time.
-    fn polled<C: Channel>(&mut self, inner: &mut Inner<C>, poll: Poll<C::Bell>, told: bool) {
+    /// To be said after a wait on the source; `told`: by the source or a call, not by the time.
+    fn polled<C: Channel>(&mut self, inner: &mut Inner<C>, poll: Poll<C::WaitSource>, told: bool) {
         inner.polling = None;
-        let kicked = std::mem::take(&mut inner.kicked);
-        if kicked {
-            poll.bell.clear();
+        let poller_woken = std::mem::take(&mut inner.poller_woken);
+        if poller_woken {
+            poll.source.clear();
         }
         // What came after the cap and before this thread had the lock was not lost.
-        self.capped = poll.until > poll.cap && !told && !kicked && !poll.bell.wait(poll.cap);
+        self.capped = poll.until > poll.cap && !told && !poller_woken && !poll.source.wait(poll.cap);
     }
 
     /// Leaves the queue, handing the baton on.

@@ -1,9 +1,9 @@
 //! The safety net itself: a wake-up that does get lost is caught, and counted; others are not.
 
-use super::errands::{self, Errand};
+use super::pending::{self, PendingSend};
 use super::*;
 
-/// Has room only from a moment on, which its bell may fail to tell.
+/// Has room only from a moment on, which its source may fail to tell.
 struct Late {
     room_at: Instant,
     rings: Rings,
@@ -23,15 +23,15 @@ impl Channel for Late {
     type Item = ();
     type Done = ();
     type Refusal = ();
-    type Bell = LateBell;
+    type WaitSource = LateBell;
 
-    fn attempt(&mut self, (): &mut ()) -> Attempt<(), ()> {
-        if Instant::now() < self.room_at { Attempt::Full } else { Attempt::Done(()) }
+    fn attempt(&mut self, (): &mut ()) -> Tried<(), ()> {
+        if Instant::now() < self.room_at { Tried::Full } else { Tried::Done(()) }
     }
     fn refusal(&self) -> Option<()> {
         None
     }
-    fn bell(&mut self, _: bool) -> LateBell {
+    fn source(&mut self, _: bool) -> LateBell {
         LateBell { at: self.room_at, rings: self.rings }
     }
     fn release(&mut self) {}
@@ -42,8 +42,8 @@ struct LateBell {
     rings: Rings,
 }
 
-impl Bell for LateBell {
-    type Alarm = Silent;
+impl WaitSource for LateBell {
+    type Wake = Silent;
 
     fn wait(&self, until: Instant) -> bool {
         let polled = until <= Instant::now();
@@ -55,22 +55,22 @@ impl Bell for LateBell {
             Rings::JustAfterTheCap => polled,
         }
     }
-    fn kick(&self) {}
+    fn wake_poller(&self) {}
     fn clear(&self) {}
-    fn wait_any<'a>(_: &Silent, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
+    fn wait_any<'a>(_: &Silent, sources: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
         // There is one.
-        bells.flatten().map(|bell| bell.wait(until)).collect()
+        sources.flatten().map(|source| source.wait(until)).collect()
     }
 }
 
 /// Nobody calls.
 struct Silent;
 
-impl Alarm for Silent {
-    fn ring(&self) {}
+impl Wake for Silent {
+    fn wake(&self) {}
 }
 
-/// Passes a gate that has room after half the cap, alone or on one of a batch's errands; how long that took, and how
+/// Passes a gate that has room after half the cap, alone or on one of a batch's pending; how long that took, and how
 /// often the net caught it.
 fn pass(rings: Rings, in_batch: bool) -> (Duration, u64) {
     let begun = Instant::now();
@@ -78,10 +78,10 @@ fn pass(rings: Rings, in_batch: bool) -> (Duration, u64) {
     let deadline = begun + Duration::from_secs(60);
     let patience = |_: &mut Late| Patience::Until(deadline);
     if in_batch {
-        let errand = Errand { gate: &gate, items: VecDeque::from([(7, ())]), patience };
+        let send = PendingSend { gate: &gate, items: VecDeque::from([(7, ())]), patience };
         let mut results = Vec::new();
         let note = |number, result, _: &mut VecDeque<(usize, ())>| results.push((number, result));
-        errands::run([errand].into_iter(), Arc::new(Silent), note);
+        pending::run([send].into_iter(), Arc::new(Silent), note);
         assert_eq!(results, [(7, Ok(()))]);
     } else {
         assert_eq!(gate.pass(&mut (), patience), Ok(()));

@@ -14,20 +14,20 @@ const REMEMBERED: usize = 4096;
 const SHOWN_NAME: usize = 64;
 
 /// A life that is over.
-struct Over {
+struct EndedLife {
     info: NodeInfo,
     ended: Instant,
 }
 
 /// The newest lives that are over.
 #[derive(Default)]
-pub(super) struct LivesOver {
-    lives: HashMap<NodeId, Over>,
+pub(super) struct NodeHistory {
+    lives: HashMap<NodeId, EndedLife>,
     /// The keys of `lives`, the first to be forgotten first.
     order: VecDeque<NodeId>,
 }
 
-impl LivesOver {
+impl NodeHistory {
     /// Remembers a life that has just ended, from what was known about it until now.
     pub(super) fn add(&mut self, info: NodeInfo, status: Status, reason: String) {
         if self.order.len() == REMEMBERED
@@ -38,7 +38,7 @@ impl LivesOver {
         let node = info.node;
         self.order.push_back(node);
         let info = NodeInfo { status, reason, endpoints: 0, requests: 0, ..info };
-        self.lives.insert(node, Over { info, ended: Instant::now() });
+        self.lives.insert(node, EndedLife { info, ended: Instant::now() });
     }
 
     pub(super) fn get(&self, node: NodeId) -> Option<&NodeInfo> {
@@ -79,7 +79,7 @@ mod tests {
 
     #[test]
     fn the_newest_are_remembered() {
-        let mut all = LivesOver::default();
+        let mut all = NodeHistory::default();
         let lives: Vec<NodeId> = (0..REMEMBERED + 2).map(|_| NodeId::fresh()).collect();
         for node in &lives {
             let info = NodeInfo {

@@ -21,7 +21,7 @@ use crate::ids::{ConnId, NodeId};
 use crate::net::endpoint::Endpoint;
 use crate::options::NodeLoss;
 
-use history::{LivesOver, one_line};
+use history::{NodeHistory, one_line};
 use owned::{Owned, Seen};
 
 pub use failure::{FailedEndpoint, Failure, Requests};
@@ -60,7 +60,7 @@ pub struct Nodes {
     lives: BTreeMap<NodeId, Life>,
     names: HashMap<Arc<str>, NodeId>,
     owned: Owned,
-    over: LivesOver,
+    over: NodeHistory,
     /// How many requests all lives track together.
     tracked: usize,
     untaken: VecDeque<Failure>,
@@ -400,7 +400,7 @@ impl Life {
 }
 
 /// The life, if it goes on. Takes fields and not the whole, so that the others can be used beside it.
-fn live<'a>(lives: &'a mut BTreeMap<NodeId, Life>, over: &LivesOver, node: NodeId) -> Result<&'a mut Life> {
+fn live<'a>(lives: &'a mut BTreeMap<NodeId, Life>, over: &NodeHistory, node: NodeId) -> Result<&'a mut Life> {
     lives.get_mut(&node).ok_or_else(|| over.error(node))
 }
 

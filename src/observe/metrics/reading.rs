@@ -118,11 +118,11 @@ impl Reading {
         (reading.events_waiting, reading.events_lost) = (waiting as u64, lost);
         reading.stalls = events.stalls();
         if manager.id() == ManagerId::NONE {
-            let (queued_bytes_reserved, queued_bytes_limit) = process.queued_bytes();
+            let (queued_bytes_reserved, queued_bytes_limit) = process.runtime().bytes().state();
             reading.process = Some(ProcessReading {
                 managers: process.managers().len() as u64,
-                descriptors_in_use: process.descriptors_in_use() as u64,
-                descriptors_limit: process.descriptors_limit(),
+                descriptors_in_use: process.runtime().descriptors().in_use() as u64,
+                descriptors_limit: process.runtime().descriptors().limit(),
                 queued_bytes_reserved,
                 queued_bytes_limit,
             });

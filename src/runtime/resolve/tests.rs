@@ -243,11 +243,11 @@ fn exactly_once_from_many_threads() {
     let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
-        for asker in 0..8_usize {
+        for policy in 0..8_usize {
             let (resolver, sender) = (&resolver, sender.clone());
             scope.spawn(move || {
                 for turn in 0..2000 {
-                    let host = format!("host{}", (asker * turn) % 7);
+                    let host = format!("host{}", (policy * turn) % 7);
                     resolver.resolve(&host, 5555, send_to(&sender)).unwrap();
                     if turn % 16 == 0 {
                         std::thread::sleep(Duration::from_micros(80));

@@ -191,16 +191,16 @@ impl Ledger {
         let sent = counters.acked.saturating_sub(self.sent_before());
         let pongs = self.pongs(counters.received.saturating_sub(self.received_before), sent);
         // A FIN of ours counts as one more byte: cut to what was accepted.
-        let mut seen = sent.saturating_sub(pongs).min(self.accepted_bytes);
+        let mut event = sent.saturating_sub(pongs).min(self.accepted_bytes);
         if sent >= self.written.1 {
-            seen = seen.max(self.written.0);
+            event = event.max(self.written.0);
         }
-        if seen <= self.seen_bytes {
+        if event <= self.seen_bytes {
             return false;
         }
-        self.seen_bytes = seen;
+        self.seen_bytes = event;
         while let Some((length, size)) = self.front() {
-            if self.acked_bytes + length > seen {
+            if self.acked_bytes + length > event {
                 break;
             }
             self.lengths.drain(..size);

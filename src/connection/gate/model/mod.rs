@@ -2,7 +2,7 @@
 //!
 //! The channel is a model of libzmq's. The sending side has room only as far as the commands that it has worked off
 //! said so. A command raises the mailbox's signal, and *any* attempt by any thread takes the signal away with the
-//! commands. Waits have no time limit here (`crate::sys::sync`), and neither has the bell: a wake-up that gets lost is a
+//! commands. Waits have no time limit here (`crate::sys::sync`), and neither has the source: a wake-up that gets lost is a
 //! deadlock, which loom reports.
 
 use std::sync::Arc;
@@ -12,8 +12,8 @@ use std::time::{Duration, Instant};
 use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
 
-use super::errands::{self, Errand};
-use super::{Alarm, Attempt, Bell, Channel, Gate, Patience, SAFETY_CAP, Waiter};
+use super::pending::{self, PendingSend};
+use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake};
 
 mod batches;
 mod cases;
@@ -29,8 +29,8 @@ struct Kernel {
 struct Descriptors {
     /// Of two sockets at most.
     mailboxes: [Mailbox; 2],
-    /// The alarms of threads that wait at both: which are readable.
-    alarms: Vec<bool>,
+    /// The wakers of threads that wait at both: which are readable.
+    wakers: Vec<bool>,
 }
 
 #[derive(Default)]
@@ -40,7 +40,7 @@ struct Mailbox {
     /// The mailbox's descriptor is readable.
     signal: bool,
     /// Our eventfd is readable.
-    kicked: bool,
+    poller_woken: bool,
     /// The head's time is over.
     expired: bool,
 }
@@ -55,7 +55,7 @@ struct World {
 impl World {
     /// The peer has read so many messages: one command, one signal.
     fn free(&self, room: usize) {
-        self.ring(|mailbox| {
+        self.wake(|mailbox| {
             mailbox.told += room;
             mailbox.signal = true;
         });
@@ -68,7 +68,7 @@ impl World {
         std::mem::take(&mut mailbox.told)
     }
 
-    fn ring(&self, what: impl FnOnce(&mut Mailbox)) {
+    fn wake(&self, what: impl FnOnce(&mut Mailbox)) {
         what(&mut self.kernel.descriptors.lock().unwrap().mailboxes[self.own]);
         self.kernel.changed.notify_all();
     }
@@ -87,8 +87,8 @@ struct Pipe<const FAIR: bool> {
     dead: bool,
     /// Not yet given up.
     socket: bool,
-    /// As many references as bells, and one.
-    bells: Arc<()>,
+    /// As many references as sources, and one.
+    sources: Arc<()>,
     sent: usize,
 }
 
@@ -110,15 +110,15 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Item = Item;
     type Done = ();
     type Refusal = Why;
-    type Bell = ModelBell;
+    type WaitSource = ModelWaitSource;
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
 
-    fn attempt(&mut self, item: &mut Item) -> Attempt<(), Why> {
+    fn attempt(&mut self, item: &mut Item) -> Tried<(), Why> {
         if self.refusal().is_some() {
-            return Attempt::Refused(Why::Ended);
+            return Tried::Refused(Why::Ended);
         }
         if !self.ready {
-            return Attempt::NotYet;
+            return Tried::NotYet;
         }
         assert!(self.socket, "an attempt on a socket that was given up");
         // libzmq may pass a message without a look at its commands, but it says that there is no room only after one.
@@ -126,18 +126,18 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
             self.room = self.world.work_off_commands();
         }
         if self.room == 0 {
-            return Attempt::Full;
+            return Tried::Full;
         }
         match item {
-            Item::Misfit => Attempt::Refused(Why::Misfit),
+            Item::Misfit => Tried::Refused(Why::Misfit),
             Item::Message if self.brittle => {
                 self.dead = true;
-                Attempt::Refused(Why::Ended)
+                Tried::Refused(Why::Ended)
             }
             Item::Message => {
                 self.room -= 1;
                 self.sent += 1;
-                Attempt::Done(())
+                Tried::Done(())
             }
         }
     }
@@ -146,61 +146,61 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
         (self.draining || self.ended || self.dead).then_some(Why::Ended)
     }
 
-    fn bell(&mut self, _: bool) -> ModelBell {
+    fn source(&mut self, _: bool) -> ModelWaitSource {
         assert!(self.socket, "a wait on a socket that was given up");
-        assert_eq!(Arc::strong_count(&self.bells), 1, "two threads poll");
-        ModelBell { world: self.world.clone(), _alive: self.bells.clone() }
+        assert_eq!(Arc::strong_count(&self.sources), 1, "two threads poll");
+        ModelWaitSource { world: self.world.clone(), _alive: self.sources.clone() }
     }
 
     fn release(&mut self) {
-        assert_eq!(Arc::strong_count(&self.bells), 1, "the socket is given up under a thread that polls");
+        assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is given up under a thread that polls");
         self.socket &= !self.ended && !self.dead;
     }
 }
 
-struct ModelBell {
+struct ModelWaitSource {
     world: Arc<World>,
     _alive: Arc<()>,
 }
 
-impl Bell for ModelBell {
-    type Alarm = ModelAlarm;
+impl WaitSource for ModelWaitSource {
+    type Wake = ModelAlarm;
 
     fn wait(&self, _: Instant) -> bool {
         let mut descriptors = self.world.kernel.descriptors.lock().unwrap();
         loop {
             let mailbox = &mut descriptors.mailboxes[self.world.own];
-            if mailbox.signal || mailbox.kicked || mailbox.expired {
+            if mailbox.signal || mailbox.poller_woken || mailbox.expired {
                 // Both stay until somebody takes them back; the time is over for this wait only.
                 mailbox.expired = false;
-                return mailbox.signal || mailbox.kicked;
+                return mailbox.signal || mailbox.poller_woken;
             }
             descriptors = self.world.kernel.changed.wait(descriptors).unwrap();
         }
     }
 
-    fn kick(&self) {
-        self.world.ring(|mailbox| mailbox.kicked = true);
+    fn wake_poller(&self) {
+        self.world.wake(|mailbox| mailbox.poller_woken = true);
     }
 
     fn clear(&self) {
-        self.world.kernel.descriptors.lock().unwrap().mailboxes[self.world.own].kicked = false;
+        self.world.kernel.descriptors.lock().unwrap().mailboxes[self.world.own].poller_woken = false;
     }
 
-    fn wait_any<'a>(alarm: &ModelAlarm, bells: impl Iterator<Item = Option<&'a Self>>, _: Instant) -> Vec<bool> {
-        let bells: Vec<_> = bells.map(|bell| bell.map(|bell| bell.world.own)).collect();
-        let mut descriptors = alarm.kernel.descriptors.lock().unwrap();
+    fn wait_any<'a>(waker: &ModelAlarm, sources: impl Iterator<Item = Option<&'a Self>>, _: Instant) -> Vec<bool> {
+        let sources: Vec<_> = sources.map(|source| source.map(|source| source.world.own)).collect();
+        let mut descriptors = waker.kernel.descriptors.lock().unwrap();
         let told = loop {
             let signal = |own: &Option<usize>| own.is_some_and(|own| descriptors.mailboxes[own].signal);
-            let told: Vec<bool> = bells.iter().map(signal).collect();
-            if descriptors.alarms[alarm.own] || told.contains(&true) {
+            let told: Vec<bool> = sources.iter().map(signal).collect();
+            if descriptors.wakers[waker.own] || told.contains(&true) {
                 break told;
             }
-            descriptors = alarm.kernel.changed.wait(descriptors).unwrap();
+            descriptors = waker.kernel.changed.wait(descriptors).unwrap();
         };
         // Two calls of the kernel's: it may ring in between.
         drop(descriptors);
-        alarm.kernel.descriptors.lock().unwrap().alarms[alarm.own] = false;
+        waker.kernel.descriptors.lock().unwrap().wakers[waker.own] = false;
         told
     }
 }
@@ -212,15 +212,15 @@ struct ModelAlarm {
 
 impl ModelAlarm {
     fn new(kernel: &Arc<Kernel>) -> ModelAlarm {
-        let alarms = &mut kernel.descriptors.lock().unwrap().alarms;
-        alarms.push(false);
-        ModelAlarm { kernel: kernel.clone(), own: alarms.len() - 1 }
+        let wakers = &mut kernel.descriptors.lock().unwrap().wakers;
+        wakers.push(false);
+        ModelAlarm { kernel: kernel.clone(), own: wakers.len() - 1 }
     }
 }
 
-impl Alarm for ModelAlarm {
-    fn ring(&self) {
-        self.kernel.descriptors.lock().unwrap().alarms[self.own] = true;
+impl Wake for ModelAlarm {
+    fn wake(&self) {
+        self.kernel.descriptors.lock().unwrap().wakers[self.own] = true;
         self.kernel.changed.notify_all();
     }
 }
@@ -271,7 +271,7 @@ impl<const FAIR: bool> Model<FAIR> {
             brittle: false,
             dead: false,
             socket: true,
-            bells: Arc::new(()),
+            sources: Arc::new(()),
             sent: 0,
         };
         change(&mut pipe);
@@ -319,7 +319,7 @@ impl<const FAIR: bool> Model<FAIR> {
         thread::spawn(move || {
             let access = model.gate.lock();
             model.expired.store(true, Ordering::Relaxed);
-            model.world.ring(|mailbox| mailbox.expired = true);
+            model.world.wake(|mailbox| mailbox.expired = true);
             let queue: Vec<Arc<Waiter>> = access.inner.queue.iter().cloned().collect();
             drop(access);
             queue.iter().for_each(|waiter| waiter.wake());
@@ -346,7 +346,7 @@ impl<const FAIR: bool> Model<FAIR> {
     fn drain(&self) {
         let mut pipe = self.gate.lock();
         pipe.draining = true;
-        pipe.refuse().ring();
+        pipe.refuse().wake();
     }
 
     /// As the manager ends a connection.
@@ -354,7 +354,7 @@ impl<const FAIR: bool> Model<FAIR> {
         let mut pipe = self.gate.lock();
         pipe.ended = true;
         let wakeups = pipe.close();
-        wakeups.ring();
+        wakeups.wake();
     }
 
     /// Everybody has left; so many got through, and the socket is where it belongs.
@@ -362,7 +362,7 @@ impl<const FAIR: bool> Model<FAIR> {
         let access = self.gate.lock();
         assert_eq!((access.sent, access.socket), (sent, socket));
         assert!(access.inner.queue.is_empty() && !access.inner.fair);
-        assert!(access.inner.polling.is_none() && !access.inner.kicked);
+        assert!(access.inner.polling.is_none() && !access.inner.poller_woken);
         assert_eq!(access.rescues(), 0);
     }
 }
@@ -376,13 +376,13 @@ fn batch<const FAIR: bool>(
     let models = models.clone();
     thread::spawn(move || {
         let mut results = [vec![], vec![]];
-        let alarm = Arc::new(ModelAlarm::new(&models[0].world.kernel));
-        let errands = models.iter().zip(messages).enumerate().map(|(number, (model, count))| Errand {
+        let waker = Arc::new(ModelAlarm::new(&models[0].world.kernel));
+        let pending = models.iter().zip(messages).enumerate().map(|(number, (model, count))| PendingSend {
             gate: &model.gate,
             items: (0..count).map(|_| (number, Item::Message)).collect(),
             patience: model.patience(limit),
         });
-        errands::run(errands, alarm, |number, result, _| results[number].push(result));
+        pending::run(pending, waker, |number, result, _| results[number].push(result));
         results
     })
 }

@@ -1,8 +1,8 @@
 //! Passing several gates with one thread.
 //!
 //! The thread queues at every gate where it must wait, as anybody else does, and keeps every rule of the queue: where
-//! it is the head it polls, elsewhere it is called. It waits for all of that at once, on the bells of the gates where
-//! it is the head and on one alarm, which whoever calls or kicks it rings. Then it looks where it was called, and where
+//! it is the head it polls, elsewhere it is called. It waits for all of that at once, on the sources of the gates where
+//! it is the head and on one waker, which whoever calls or kicks it rings. Then it looks where it was called, and where
 //! its time is over. It holds the lock of one gate at a time, and none while it waits.
 
 use std::collections::VecDeque;
@@ -10,11 +10,11 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Alarm, Bell, Channel, Entered, Gate, Inner, Look, Patience, Place, Poll, Waiter};
+use super::{Channel, Entered, Gate, Inner, Next, Patience, Place, Poll, WaitSource, Waiter, Wake};
 use crate::sys::sync::MutexGuard;
 
 /// What is to pass one gate.
-pub(crate) struct Errand<'g, C: Channel, P> {
+pub(crate) struct PendingSend<'g, C: Channel, P> {
     pub(crate) gate: &'g Gate<C>,
     /// One after the other, each with its number.
     pub(crate) items: VecDeque<(usize, C::Item)>,
@@ -24,33 +24,33 @@ pub(crate) struct Errand<'g, C: Channel, P> {
 
 /// Runs all of them. `done` is told what became of each item, without a lock; it may take away what is behind it.
 pub(crate) fn run<'g, C, P, A>(
-    errands: impl Iterator<Item = Errand<'g, C, P>>,
-    alarm: Arc<A>,
+    pending: impl Iterator<Item = PendingSend<'g, C, P>>,
+    waker: Arc<A>,
     mut done: impl FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>),
 ) where
-    C: Channel<Bell: Bell<Alarm = A>> + 'g,
+    C: Channel<WaitSource: WaitSource<Wake = A>> + 'g,
     P: FnMut(&mut C) -> Patience<C::Refusal>,
-    A: Alarm + 'static,
+    A: Wake + 'static,
 {
-    let mine: Arc<dyn Alarm> = alarm.clone();
-    let mut standing: Vec<_> = errands.filter_map(|errand| errand.set_out(&mine, &mut done)).collect();
-    while let Some(end) = standing.iter().map(Standing::end).min() {
-        let told = C::Bell::wait_any(&alarm, standing.iter().map(Standing::bell), end);
+    let mine: Arc<dyn Wake> = waker.clone();
+    let mut queued: Vec<_> = pending.filter_map(|send| send.start(&mine, &mut done)).collect();
+    while let Some(end) = queued.iter().map(QueuedSend::end).min() {
+        let told = C::WaitSource::wait_any(&waker, queued.iter().map(QueuedSend::source), end);
         let now = Instant::now();
-        let look = |(standing, told): (Standing<'g, C, P>, bool)| {
-            // A call that comes after this rings the alarm for the next wait.
-            let told = standing.place.me.take_call() || told;
-            if told || now >= standing.end() { standing.go_on(told, &mine, &mut done) } else { Some(standing) }
+        let look = |(queued, told): (QueuedSend<'g, C, P>, bool)| {
+            // A call that comes after this rings the waker for the next wait.
+            let told = queued.place.me.take_call() || told;
+            if told || now >= queued.end() { queued.resume(told, &mine, &mut done) } else { Some(queued) }
         };
-        standing = standing.into_iter().zip(told).filter_map(look).collect();
+        queued = queued.into_iter().zip(told).filter_map(look).collect();
     }
 }
 
 /// An errand whose first item stands in the queue.
-struct Standing<'g, C: Channel, P> {
-    errand: Errand<'g, C, P>,
+struct QueuedSend<'g, C: Channel, P> {
+    send: PendingSend<'g, C, P>,
     place: Place,
-    wait: Wait<C::Bell>,
+    wait: Wait<C::WaitSource>,
 }
 
 /// As a head that polls, or until it is called.
@@ -63,15 +63,15 @@ enum Wait<B> {
 trait Done<C: Channel>: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>) {}
 impl<C: Channel, F: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>)> Done<C> for F {}
 
-impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> Errand<'g, C, P> {
+impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C, P> {
     /// Passes what passes at once; `None` when that was all.
-    fn set_out(mut self, alarm: &Arc<dyn Alarm>, done: &mut impl Done<C>) -> Option<Standing<'g, C, P>> {
+    fn start(mut self, waker: &Arc<dyn Wake>, done: &mut impl Done<C>) -> Option<QueuedSend<'g, C, P>> {
         loop {
             let (_, item) = self.items.front_mut()?;
-            match self.gate.enter(item, &mut self.patience, || Waiter::at_several(alarm)) {
+            match self.gate.enter(item, &mut self.patience, || Waiter::at_several(waker)) {
                 Entered::Over(result) => self.over(result, done),
                 Entered::Queued(inner, place) => match self.look(inner, place, done) {
-                    ControlFlow::Break(standing) => return Some(standing),
+                    ControlFlow::Break(queued) => return Some(queued),
                     ControlFlow::Continue(rest) => self = rest,
                 },
             }
@@ -84,21 +84,21 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> Errand<'g, C, P> 
         mut inner: MutexGuard<'g, Inner<C>>,
         mut place: Place,
         done: &mut impl Done<C>,
-    ) -> ControlFlow<Standing<'g, C, P>, Self> {
+    ) -> ControlFlow<QueuedSend<'g, C, P>, Self> {
         let looked = match self.items.front_mut() {
             Some((_, item)) => place.look(&mut inner, item, &mut self.patience),
             None => unreachable!("who stands in a queue has something to pass"),
         };
         let wait = match looked {
-            Look::Over(result) => {
+            Next::Over(result) => {
                 place.leave(inner);
                 self.over(result, done);
                 return ControlFlow::Continue(self);
             }
-            Look::Poll(poll) => Wait::Polling(poll),
-            Look::Park(until) => Wait::Parked(until),
+            Next::Poll(poll) => Wait::Polling(poll),
+            Next::Park(until) => Wait::Parked(until),
         };
-        ControlFlow::Break(Standing { errand: self, place, wait })
+        ControlFlow::Break(QueuedSend { send: self, place, wait })
     }
 
     fn over(&mut self, result: Result<C::Done, C::Refusal>, done: &mut impl Done<C>) {
@@ -108,7 +108,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> Errand<'g, C, P> 
     }
 }
 
-impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> Standing<'g, C, P> {
+impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> QueuedSend<'g, C, P> {
     /// When it is to look if nobody calls.
     fn end(&self) -> Instant {
         match &self.wait {
@@ -117,23 +117,23 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> Standing<'g, C, P
         }
     }
 
-    fn bell(&self) -> Option<&C::Bell> {
+    fn source(&self) -> Option<&C::WaitSource> {
         match &self.wait {
-            Wait::Polling(poll) => Some(&poll.bell),
+            Wait::Polling(poll) => Some(&poll.source),
             Wait::Parked(_) => None,
         }
     }
 
     /// Looks after a wait; `None` when all has passed.
-    fn go_on(self, told: bool, alarm: &Arc<dyn Alarm>, done: &mut impl Done<C>) -> Option<Self> {
-        let Standing { errand, mut place, wait } = self;
-        let mut inner = errand.gate.inner.lock();
+    fn resume(self, told: bool, waker: &Arc<dyn Wake>, done: &mut impl Done<C>) -> Option<Self> {
+        let QueuedSend { send, mut place, wait } = self;
+        let mut inner = send.gate.inner.lock();
         if let Wait::Polling(poll) = wait {
             place.polled(&mut inner, poll, told);
         }
-        match errand.look(inner, place, done) {
-            ControlFlow::Break(standing) => Some(standing),
-            ControlFlow::Continue(rest) => rest.set_out(alarm, done),
+        match send.look(inner, place, done) {
+            ControlFlow::Break(queued) => Some(queued),
+            ControlFlow::Continue(rest) => rest.start(waker, done),
         }
     }
 }

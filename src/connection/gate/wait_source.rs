@@ -4,19 +4,19 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::{self as gate, Bell};
-use crate::sys::wake::{Alarm, EventFd, wait_readable};
+use super::{self as gate, WaitSource};
+use crate::sys::wake::{EventFd, Waker, wait_readable};
 
 /// What a polling head waits on.
-pub(crate) struct SocketBell {
+pub(crate) struct SocketWaitSource {
     pub(in crate::connection) socket: RawFd,
     pub(in crate::connection) wake: Option<Arc<EventFd>>,
     /// No descriptor tells everything: it looks again after this time.
     pub(in crate::connection) look_again: Option<Duration>,
 }
 
-impl Bell for SocketBell {
-    type Alarm = Alarm;
+impl WaitSource for SocketWaitSource {
+    type Wake = Waker;
 
     fn wait(&self, until: Instant) -> bool {
         let again = self.look_again.map(|time| Instant::now() + time).filter(|again| *again < until);
@@ -24,9 +24,9 @@ impl Bell for SocketBell {
         wait_readable(&[self.socket, wake], again.unwrap_or(until)) || again.is_some()
     }
 
-    fn kick(&self) {
+    fn wake_poller(&self) {
         if let Some(wake) = &self.wake {
-            wake.ring();
+            wake.wake();
         }
     }
 
@@ -36,11 +36,11 @@ impl Bell for SocketBell {
         }
     }
 
-    fn wait_any<'a>(alarm: &Alarm, bells: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
+    fn wait_any<'a>(waker: &Waker, sources: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool> {
         let (sockets, again): (Vec<RawFd>, Vec<Option<Duration>>) =
-            bells.map(|bell| bell.map_or((-1, None), |bell| (bell.socket, bell.look_again))).unzip();
+            sources.map(|source| source.map_or((-1, None), |source| (source.socket, source.look_again))).unzip();
         let soonest = again.iter().flatten().min().map(|time| Instant::now() + *time).filter(|again| *again < until);
-        let mut told = alarm.wait(&sockets, soonest.unwrap_or(until));
+        let mut told = waker.wait(&sockets, soonest.unwrap_or(until));
         if soonest.is_some_and(|soonest| soonest <= Instant::now()) {
             told.iter_mut().zip(again).for_each(|(told, again)| *told |= again.is_some());
         }
@@ -48,8 +48,8 @@ impl Bell for SocketBell {
     }
 }
 
-impl gate::Alarm for Alarm {
-    fn ring(&self) {
-        Alarm::ring(self);
+impl gate::Wake for Waker {
+    fn wake(&self) {
+        Waker::wake(self);
     }
 }

@@ -6,35 +6,35 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 
 use super::acknowledgement::account::{Account, Room};
+use super::acknowledgement::buffers::BuffersInFlight;
 use super::acknowledgement::ledger::Mechanism;
-use super::acknowledgement::loans::Loans;
-use super::gate::bell::SocketBell;
-use super::gate::{Attempt, Channel, Patience};
-use super::silence::Silence;
+use super::gate::wait_source::SocketWaitSource;
+use super::gate::{Channel, Patience, Tried};
+use super::owner::SocketWatcher;
 use super::socket::{PushSocket, Sent};
-use super::state::{Ending, Happening, State};
-use crate::budget::bytes::Share;
+use super::state::{EndReason, State, Transition};
+use super::timeouts::PeerTimeouts;
+use crate::budget::bytes::Reservation;
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::message::Message;
 use crate::delivery::{Delivery, EndedBy};
 use crate::error::{Error, Status};
 use crate::events::{Event, EventKind, Events};
-use crate::ids::{ConnId, LineId};
+use crate::ids::{AttemptId, ConnId};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Values};
-use crate::runtime::watcher::Watcher;
 use crate::sys::clock::Coarse;
 use crate::sys::wake::EventFd;
 
 /// What a connection's lock guards.
-pub(crate) struct Life {
+pub(crate) struct ConnectionInner {
     conn: ConnId,
     endpoint: Endpoint,
     pub(super) state: State,
     pub(super) ready_at: Option<Instant>,
     pub(super) end: Option<End>,
     /// The present line; gone once the connection has ended and nobody polls.
-    socket: Option<(LineId, PushSocket)>,
+    socket: Option<(AttemptId, PushSocket)>,
     account: Account,
     /// The final counts, once it has ended.
     delivery: Delivery,
@@ -43,7 +43,7 @@ pub(crate) struct Life {
     /// The last message that was tried did not fit into the budget. No descriptor tells when it does.
     over_budget: bool,
     /// Buffers that messages have lent.
-    loans: Arc<Loans>,
+    in_flight: Arc<BuffersInFlight>,
     /// The last time a byte was acknowledged or, where nobody can tell, let go by libzmq.
     progress: Coarse,
     /// The pipe died within a message: nothing must be handed over any more.
@@ -55,17 +55,17 @@ pub(crate) struct Life {
     stall_time: Duration,
     /// The watcher looks whether it moves, because something is on the way.
     looked_after: bool,
-    silence: Silence,
+    timeouts: PeerTimeouts,
     /// Wakes a polling head; made when the first thread polls.
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
-    watcher: &'static Watcher,
+    watcher: Arc<dyn SocketWatcher>,
 }
 
 /// How a connection ended.
 #[derive(Clone, Debug)]
 pub(crate) struct End {
-    pub(crate) happening: Happening,
+    pub(crate) transition: Transition,
     pub(crate) os_errno: i32,
     pub(crate) message: String,
     /// How long what is accepted may still go out.
@@ -74,8 +74,8 @@ pub(crate) struct End {
 }
 
 impl End {
-    pub(crate) fn new(happening: Happening, message: impl Into<String>) -> End {
-        End { happening, os_errno: 0, message: message.into(), linger: Duration::ZERO, at: Instant::now() }
+    pub(crate) fn new(transition: Transition, message: impl Into<String>) -> End {
+        End { transition, os_errno: 0, message: message.into(), linger: Duration::ZERO, at: Instant::now() }
     }
 
     pub(crate) fn errno(mut self, os_errno: i32) -> End {
@@ -92,7 +92,7 @@ impl End {
 /// What an ending leaves for the cache to know.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
-    pub(crate) ending: Ending,
+    pub(crate) ending: EndReason,
     pub(crate) delivery: Delivery,
     /// How long it was READY, when it was.
     pub(crate) ready_for: Option<Duration>,
@@ -101,35 +101,34 @@ pub(crate) struct Finished {
 /// What is said when the pipe dies under a send, before the watcher hears of it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
-impl Life {
+impl ConnectionInner {
     pub(super) fn new(
         conn: ConnId,
         endpoint: Endpoint,
         values: &Values,
-        line: (LineId, PushSocket),
+        attempt: (AttemptId, PushSocket),
         events: Arc<Events>,
-        engine: (&'static Watcher, Share),
-    ) -> Life {
-        let (watcher, share) = engine;
-        Life {
+        (watcher, reservation): (Arc<dyn SocketWatcher>, Reservation),
+    ) -> ConnectionInner {
+        ConnectionInner {
             conn,
             endpoint,
             state: State::Connecting,
             ready_at: None,
             end: None,
-            socket: Some(line),
-            account: Account::new(values, share),
+            socket: Some(attempt),
+            account: Account::new(values, reservation),
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
             full: false,
             over_budget: false,
-            loans: Loans::new(),
+            in_flight: BuffersInFlight::new(),
             progress: Coarse::now(),
             dead: false,
             draining: None,
             stalled: false,
             stall_time: values.ms(Key::StallMs),
             looked_after: false,
-            silence: Silence::new(values),
+            timeouts: PeerTimeouts::new(values),
             wake: None,
             events,
             watcher,
@@ -139,7 +138,7 @@ impl Life {
     /// The handshake has succeeded; false when it does not matter any more. `tcp` is a descriptor of ours for its TCP
     /// connection, if it has one.
     pub(crate) fn ready(&mut self, tcp: Option<OwnedFd>) -> bool {
-        let next = self.state.after(Happening::HandshakeDone);
+        let next = self.state.after(Transition::HandshakeDone);
         if next == self.state {
             return false;
         }
@@ -148,7 +147,7 @@ impl Life {
         self.progress = Coarse::now();
         self.account.begin(tcp);
         if let Some(tcp) = self.account.tcp() {
-            self.silence.while_idle(tcp);
+            self.timeouts.while_idle(tcp);
         }
         self.raise(Event::new(EventKind::Ready, ""));
         true
@@ -156,14 +155,14 @@ impl Life {
 
     /// Marks the end; `None` when it had ended before.
     pub(super) fn finish(&mut self, end: End) -> Option<Finished> {
-        let State::Ended(ending) = self.state.after(end.happening) else { return None };
-        if matches!(self.state, State::Ended(_)) || ending == Ending::Evicted && self.idle().is_none() {
+        let State::Ended(ending) = self.state.after(end.transition) else { return None };
+        if matches!(self.state, State::Ended(_)) || ending == EndReason::Evicted && self.idle().is_none() {
             return None;
         }
         self.delivery = self.last_look(ending);
         self.state = State::Ended(ending);
         self.account.close();
-        self.loans.ended(self.delivery);
+        self.in_flight.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
         self.raise(event.count(self.delivery.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
@@ -172,19 +171,19 @@ impl Life {
     }
 
     /// The counts at the end.
-    fn last_look(&mut self, ending: Ending) -> Delivery {
+    fn last_look(&mut self, ending: EndReason) -> Delivery {
         let (in_flight, unanswered) = (self.looked_after, self.progress.elapsed());
         let look = self.account.look();
         if look.moved {
             self.moves();
         }
         let ended_by = match (ending, look.info, self.account.tcp()) {
-            (Ending::ConnectFailed | Ending::PeerLost, Some(info), Some(tcp)) => {
+            (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
-                let out_of_time = self.silence.can_be_over(in_flight, silent, info.round_trip);
+                let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
                 info.ended_by(tcp_info::take_error(tcp), out_of_time)
             }
-            (Ending::ConnectFailed | Ending::PeerLost, ..) => EndedBy::Unknown,
+            (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,
             _ => EndedBy::Local,
         };
         Delivery { accepted: self.account.accepted(), acknowledged: self.account.acknowledged(), ended_by }
@@ -202,14 +201,14 @@ impl Life {
         self.account.queued()
     }
 
-    /// What a message needs that lends buffers.
-    pub(super) fn lending(&self) -> (Arc<Loans>, Arc<AtomicU64>, Mechanism) {
-        let (mechanism, told) = self.account.telling();
-        (self.loans.clone(), told, mechanism)
+    /// What a message of zero-copy buffers needs.
+    pub(super) fn tracking(&self) -> (Arc<BuffersInFlight>, Arc<AtomicU64>, Mechanism) {
+        let (mechanism, freed) = self.account.tracking();
+        (self.in_flight.clone(), freed, mechanism)
     }
 
     /// What refuses so many bytes more, if anything does.
-    fn over_budget(&mut self, bytes: u64) -> Option<Attempt<u64, Error>> {
+    fn over_budget(&mut self, bytes: u64) -> Option<Tried<u64, Error>> {
         let (room, moved) = self.account.room(bytes);
         if moved {
             self.moves();
@@ -219,11 +218,11 @@ impl Life {
             Room::Yes => None,
             Room::Full => {
                 self.look_after(self.look_every());
-                Some(Attempt::Full)
+                Some(Tried::Full)
             }
             Room::Spent { taken, limit } => {
                 let text = format!("max_total_queued_bytes is {limit}, {taken} are queued, {bytes} more do not fit");
-                Some(Attempt::Refused(self.error(Status::Limit, 0, &text)))
+                Some(Tried::Refused(self.error(Status::Limit, 0, &text)))
             }
         }
     }
@@ -249,8 +248,8 @@ impl Life {
     }
 
     /// Whether the present line is this one.
-    pub(crate) fn has_line(&self, line: LineId) -> bool {
-        self.socket.as_ref().is_some_and(|(present, _)| *present == line)
+    pub(crate) fn has_attempt(&self, attempt: AttemptId) -> bool {
+        self.socket.as_ref().is_some_and(|(present, _)| *present == attempt)
     }
 
     /// The socket of the present line.
@@ -259,14 +258,14 @@ impl Life {
     }
 
     /// Another line takes the place of the present one, which is returned; the new one when the life is over.
-    pub(crate) fn replace_line(
+    pub(crate) fn replace_attempt(
         &mut self,
-        line: LineId,
+        attempt: AttemptId,
         push: PushSocket,
-    ) -> std::result::Result<(LineId, PushSocket), PushSocket> {
+    ) -> std::result::Result<(AttemptId, PushSocket), PushSocket> {
         match self.socket.take() {
             Some(old) => {
-                self.socket = Some((line, push));
+                self.socket = Some((attempt, push));
                 Ok(old)
             }
             None => Err(push),
@@ -287,7 +286,7 @@ impl Life {
             self.looked_after = false;
             self.account.give_back();
             if let Some(tcp) = self.account.tcp() {
-                self.silence.while_idle(tcp);
+                self.timeouts.while_idle(tcp);
             }
             self.moves();
             return None;
@@ -352,9 +351,9 @@ impl Life {
     fn look_after(&mut self, within: Duration) {
         if !std::mem::replace(&mut self.looked_after, true) {
             if let Some(tcp) = self.account.tcp() {
-                self.silence.while_in_flight(tcp);
+                self.timeouts.while_in_flight(tcp);
             }
-            self.watcher.check_stall(self.conn, Instant::now() + within);
+            self.watcher.check_stall(self.conn, within);
         }
     }
 
@@ -389,40 +388,40 @@ impl Life {
     }
 }
 
-impl Channel for Life {
+impl Channel for ConnectionInner {
     type Item = Message;
     type Done = u64;
     type Refusal = Error;
-    type Bell = SocketBell;
+    type WaitSource = SocketWaitSource;
 
-    fn attempt(&mut self, message: &mut Message) -> Attempt<u64, Error> {
+    fn attempt(&mut self, message: &mut Message) -> Tried<u64, Error> {
         if let Some(why) = self.refusal() {
-            return Attempt::Refused(why);
+            return Tried::Refused(why);
         }
         if self.state == State::Connecting {
-            return Attempt::NotYet;
+            return Tried::NotYet;
         }
         if let Some(no) = self.over_budget(self.account.wire_bytes(message)) {
             return no;
         }
-        if let Err(e) = self.account.let_it_tell(message) {
+        if let Err(e) = self.account.track(message) {
             let text = format!("no memory for the account of a message: {e}");
-            return Attempt::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
+            return Tried::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
         }
-        let Some((_, push)) = &self.socket else { return Attempt::NotYet };
+        let Some((_, push)) = &self.socket else { return Tried::NotYet };
         match push.send(message) {
-            Sent::Accepted => Attempt::Done(self.accept(message)),
+            Sent::Accepted => Tried::Done(self.accept(message)),
             Sent::Full => {
                 self.full = true;
                 // What it would have taken of the budget is not taken.
                 self.account.give_back();
                 self.look_after(self.look_every());
-                Attempt::Full
+                Tried::Full
             }
             Sent::Broken => {
                 // From here on the state refuses what libzmq would swallow; the sender reports the end.
                 self.dead = true;
-                Attempt::Refused(self.error(Status::PeerLost, 0, DEAD_PIPE))
+                Tried::Refused(self.error(Status::PeerLost, 0, DEAD_PIPE))
             }
         }
     }
@@ -435,19 +434,19 @@ impl Channel for Life {
         }
     }
 
-    fn bell(&mut self, has_alarm: bool) -> SocketBell {
+    fn source(&mut self, has_waker: bool) -> SocketWaitSource {
         const NO_WAKE: Duration = Duration::from_millis(5);
-        if self.wake.is_none() && !has_alarm {
+        if self.wake.is_none() && !has_waker {
             // Without a descriptor left for it, the head looks again every few milliseconds instead.
             self.wake = EventFd::new().ok().map(Arc::new);
         }
-        let wake = self.wake.clone().filter(|_| !has_alarm);
+        let wake = self.wake.clone().filter(|_| !has_waker);
         if self.over_budget {
             // libzmq's descriptor tells nothing of the budget, and nobody has worked off what it tells now.
-            return SocketBell { socket: -1, wake, look_again: Some(self.look_at_budget()) };
+            return SocketWaitSource { socket: -1, wake, look_again: Some(self.look_at_budget()) };
         }
-        let look_again = if wake.is_none() && !has_alarm { Some(NO_WAKE) } else { None };
-        SocketBell { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
+        let look_again = if wake.is_none() && !has_waker { Some(NO_WAKE) } else { None };
+        SocketWaitSource { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
     }
 
     fn release(&mut self) {
@@ -455,14 +454,14 @@ impl Channel for Life {
             return; // only draining
         }
         self.wake = None;
-        if let Some((line, push)) = self.socket.take() {
+        if let Some((attempt, push)) = self.socket.take() {
             push.linger(self.end.as_ref().map_or(Duration::ZERO, |end| end.linger));
-            self.watcher.close(line, push);
+            self.watcher.close(attempt, push);
         }
     }
 }
 
-impl Life {
+impl ConnectionInner {
     fn error(&self, status: Status, os_errno: i32, text: &str) -> Error {
         Error::new(status, text).errno(os_errno).about(self.conn).at(&self.endpoint)
     }

@@ -13,19 +13,19 @@ use crate::options::{Key, Values};
 
 /// Milliseconds for each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Silence {
+pub(super) struct PeerTimeouts {
     idle: i64,
     in_flight: i64,
 }
 
-impl Silence {
-    pub(super) fn new(values: &Values) -> Silence {
+impl PeerTimeouts {
+    pub(super) fn new(values: &Values) -> PeerTimeouts {
         let in_flight = values.get(Key::UserTimeoutMs);
         let [idle, interval, count] =
             [Key::KeepaliveIdleS, Key::KeepaliveIntervalS, Key::KeepaliveCount].map(|key| values.get(key));
         // Exactly that, for no probe is sent too early: at the last one's time it is over.
         let probed = (idle + interval * count) * 1000;
-        Silence { idle: if idle == 0 { in_flight } else { probed }, in_flight }
+        PeerTimeouts { idle: if idle == 0 { in_flight } else { probed }, in_flight }
     }
 
     /// From now on nothing is on the way.
@@ -54,31 +54,31 @@ mod tests {
     use super::*;
     use crate::options::Options;
 
-    fn silence(settings: &[(&str, &str)]) -> Silence {
+    fn timeouts(settings: &[(&str, &str)]) -> PeerTimeouts {
         let mut options = Options::default();
         for (name, value) in settings {
             options.set(name, value).unwrap();
         }
-        Silence::new(&Values::defaults().with(&options).unwrap())
+        PeerTimeouts::new(&Values::defaults().with(&options).unwrap())
     }
 
     #[test]
     fn keepalives_time_is_what_its_probes_take() {
-        assert_eq!(silence(&[]), Silence { idle: 45_000, in_flight: 120_000 });
+        assert_eq!(timeouts(&[]), PeerTimeouts { idle: 45_000, in_flight: 120_000 });
         let longest =
-            silence(&[("keepalive_idle_s", "32767"), ("keepalive_interval_s", "32767"), ("keepalive_count", "127")]);
+            timeouts(&[("keepalive_idle_s", "32767"), ("keepalive_interval_s", "32767"), ("keepalive_count", "127")]);
         assert_eq!(longest.idle, 32_767 * 128 * 1000);
-        let off = silence(&[("keepalive_idle_s", "0"), ("user_timeout_ms", "7000")]);
-        assert_eq!(off, Silence { idle: 7000, in_flight: 7000 });
+        let off = timeouts(&[("keepalive_idle_s", "0"), ("user_timeout_ms", "7000")]);
+        assert_eq!(off, PeerTimeouts { idle: 7000, in_flight: 7000 });
     }
 
     #[test]
     fn the_kernel_does_not_give_up_before_its_time() {
-        let silence = silence(&[("user_timeout_ms", "2000")]);
+        let timeouts = timeouts(&[("user_timeout_ms", "2000")]);
         let s = Duration::from_secs;
         let rtt = Duration::from_millis(20);
         let cases = [(true, s(1)), (true, s(2)), (false, s(2)), (false, s(44)), (false, s(45))];
-        let can = cases.map(|(in_flight, silent)| silence.can_be_over(in_flight, silent, rtt));
+        let can = cases.map(|(in_flight, silent)| timeouts.can_be_over(in_flight, silent, rtt));
         assert_eq!(can, [false, true, false, false, true]);
     }
 }
