@@ -85,16 +85,16 @@ fn host(address: SocketAddr) -> String {
     }
 }
 
-/// The text without any wishes: `tcp://ip:port`, with a wildcard source before it if the destination is this host.
+/// The text of a dial without a configured source: `tcp://ip:port`, with a wildcard source before it if the destination is
+/// this host.
 ///
 /// A socket that dials a free port of its own host may be given that very port as its source, and is then connected to
-/// itself. For a source that was bound first, which is what libzmq does for `tcp://[*]:0;ip:port`, the kernel takes odd
-/// ports as long as there are any, so that this is rarer, but not impossible: a dial that is connected to itself fails.
-/// In contrast to any other local connection such a source does not keep a listener from binding the port, neither
-/// while the connection lives nor after. Other destinations do not need it, and crowded binding costs milliseconds.
+/// itself: such a dial fails. But libzmq sets SO_REUSEADDR on a socket with a source, so a listener can bind the port,
+/// both while the connection lives and after it. A plain connect keeps the port's true owner away. The kernel chooses the
+/// port in connect, as for a plain one (the correction `bind-late` in `bundled/zeromq-src`).
 ///
-/// `[*]` because libzmq takes everything else for the name of an interface at first, and lists all interfaces at every
-/// dial. The brackets, which it strips, carry the asterisk past its check of a text's first character.
+/// `[*]` because libzmq takes every other text for the name of an interface at first, and lists all interfaces at every
+/// dial. It strips the brackets, and they carry the asterisk past its check of a text's first character.
 fn dial_text(address: SocketAddr) -> String {
     match is_local(address) {
         true => format!("tcp://[*]:0;{address}"),

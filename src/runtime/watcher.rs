@@ -253,7 +253,7 @@ impl Watch {
     fn begin(&mut self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
         let now = Instant::now();
         let values = conn.values();
-        let mut dial = Dial::new(now, values);
+        let mut dial = Dial::new(now, values, conn.addresses().clone());
         let route = Route::new(values.source_address(), values.interface().cloned());
         dial.addresses(match conn.endpoint().target() {
             Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
@@ -305,7 +305,7 @@ impl Watch {
         let now = Instant::now();
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
         let Some(address) = dial.next_address(now) else {
-            let verdict = dial.failed(now, 0, "the name has no address");
+            let verdict = dial.failed(now, libc::EADDRNOTAVAIL, "the name has no address");
             return self.follow(id, verdict);
         };
         let inner = conn.lock();
@@ -326,8 +326,11 @@ impl Watch {
     }
 
     fn dial_time(&mut self, attempt: AttemptId, now: Instant) {
-        let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
-        let verdict = dial.on_time(now);
+        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else { return };
+        let verdict = dial.on_time(now, || match conn.endpoint().target() {
+            Target::Name { host, .. } => self.resolver.waits_behind(host),
+            _ => None,
+        });
         if verdict == Verdict::Wait {
             // The phase has changed since the timer was set.
             self.timers.push(Reverse((dial.due(), Timer::Dial(attempt))));
@@ -345,7 +348,7 @@ impl Watch {
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone = heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected | MonitorEvent::Closed));
+                let gone = heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_)));
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
                 self.act(id, event);
@@ -373,9 +376,8 @@ impl Watch {
         let Some(DialAttempt { conn: Some(conn), dial, closing: false, .. }) = self.attempts.get_mut(&id) else {
             return;
         };
-        if dial.take().is_none() {
-            return;
-        }
+        let Some(dial) = dial.take() else { return };
+        dial.succeeded();
         // The kernel's word of the peer's end, for the peer that our libzmq has stopped reading (it sends where it
         // should only receive) and that then leaves: no monitor tells of that.
         if let Some(tcp) = &tcp
@@ -416,6 +418,11 @@ impl Watch {
         }
         let Some(conn) = attempt.conn.clone() else { return };
         let now = Instant::now();
+        if let MonitorEvent::OptionRefused { options, os_errno } = event {
+            let why = io::Error::from_raw_os_error(os_errno);
+            let text = || format!("connection {} to {} goes on without {options}: {why}", conn.id(), conn.endpoint());
+            log::log(Level::Warn, text);
+        }
         match (&mut attempt.dial, event) {
             (Some(dial), MonitorEvent::Connected(fd)) if is_self_connected(fd) => {
                 let verdict = dial.failed(now, libc::ECONNREFUSED, "nobody listens there: TCP connected to itself");
@@ -431,8 +438,8 @@ impl Watch {
                 }
                 self.follow(id, verdict);
             }
-            (None, MonitorEvent::Disconnected | MonitorEvent::Closed) => {
-                conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
+            (None, MonitorEvent::Disconnected(errno) | MonitorEvent::Closed(errno)) => {
+                conn.owner().end(&conn, peer_gone(errno));
             }
             (None, _) => {}
         }
@@ -488,6 +495,18 @@ impl Watch {
 }
 
 const PEER_GONE: &str = "the peer is gone: it closed the connection, died, or stopped answering";
+
+/// The end of a READY connection, by the errno that libzmq names.
+fn peer_gone(errno: i32) -> End {
+    match errno {
+        // The peer closed it, which is no error of the system's.
+        0 | libc::EPIPE => End::new(Transition::PeerGone, PEER_GONE),
+        _ => {
+            let text = format!("{PEER_GONE}: {}", io::Error::from_raw_os_error(errno));
+            End::new(Transition::PeerGone, text).errno(errno)
+        }
+    }
+}
 
 /// As a C text. The texts come from parsed endpoints and have no NUL.
 fn c_text(text: String) -> CString {

@@ -9,7 +9,7 @@ use std::ffi::CStr;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
 
-use super::DialFailure;
+use super::{DialFailure, errno_text};
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::socket::MonitorEvent;
 
@@ -35,8 +35,14 @@ pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, heard: Option
         (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, _) => failure(libc::EACCES, WANTS_CURVE),
         (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), _, _) => failure(libc::EACCES, OTHER_KEY),
         // Said without a reason, it was our libzmq that closed, because it could make no sense of what came.
-        (MonitorEvent::WrongPeer(_) | MonitorEvent::Disconnected, _, _) => {
+        (MonitorEvent::WrongPeer(_) | MonitorEvent::Disconnected(_), _, _) => {
             failure(libc::EPROTO, "wrong peer: what listens there is not a ZeroMQ PULL socket of ZMTP 3")
+        }
+        // The system ended it, not the peer: the network, a firewall, a limit. EPIPE is the peer's FIN.
+        (MonitorEvent::HandshakeFailed(os_errno), _, _)
+            if !matches!(os_errno, 0 | libc::EPIPE | libc::ECONNRESET | libc::EAGAIN | libc::EINTR) =>
+        {
+            failure(os_errno, &format!("{} in the ZMTP handshake", errno_text(os_errno)))
         }
         (_, true, Some(WELCOME..)) => failure(
             libc::EPROTO,
@@ -127,11 +133,12 @@ mod tests {
             (closed, false, Some(1), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, true, Some(0), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, false, None, libc::ECONNRESET, "or asks for CURVE"),
+            (MonitorEvent::HandshakeFailed(libc::EHOSTUNREACH), true, Some(65), libc::EHOSTUNREACH, "No route to host"),
             (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), true, None, libc::EACCES, NO_CURVE),
             (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, Some(65), libc::EACCES, WANTS_CURVE),
             (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), true, Some(64), libc::EACCES, OTHER_KEY),
             (MonitorEvent::WrongPeer(0), false, Some(91), libc::EPROTO, "wrong peer"),
-            (MonitorEvent::Disconnected, true, Some(14), libc::EPROTO, "wrong peer"),
+            (MonitorEvent::Disconnected(libc::EPROTO), true, Some(14), libc::EPROTO, "wrong peer"),
             (MonitorEvent::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
         ] {
             let failure = why(event, curve, heard);

@@ -100,7 +100,6 @@ fn the_next_dial_does_not_begin_with_the_address_that_has_just_failed() {
     assert_eq!(mute.connections(), 1);
 }
 
-/// A dial that is given up while the first address keeps it waiting has learnt something all the same.
 #[test]
 fn with_connect_retry_every_address_has_its_turn() {
     skip_unless!(names::available());
