@@ -14,6 +14,7 @@ mod clock;
 pub mod connection;
 mod context;
 pub mod describe;
+mod descriptor;
 pub mod endpoint;
 mod epoll;
 pub mod error;

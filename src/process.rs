@@ -129,8 +129,14 @@ impl Process {
     pub(crate) fn engine(&'static self) -> Result<&'static Engine> {
         self.engine.get_or_try_init(|| {
             let context = context::create(*self.io_threads.lock())?;
-            let watcher = Watcher::start(self)?;
-            Ok(Engine { context, watcher })
+            match Watcher::start(self) {
+                Ok(watcher) => Ok(Engine { context, watcher }),
+                Err(e) => {
+                    // A start that fails half-way gives everything back.
+                    context.terminate();
+                    Err(e)
+                }
+            }
         })
     }
 

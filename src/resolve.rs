@@ -126,8 +126,8 @@ impl Resolver {
     ///
     /// # Errors
     ///
-    /// If a thread was needed and could not be made. Nothing is started then, and `done` is
-    /// dropped without a call.
+    /// If there is no thread and none could be made. Nothing is started then, and `done` is
+    /// dropped without a call. After [`prepare`](Self::prepare) that is not known to happen.
     pub fn resolve(&self, host: &str, port: u16, done: Done) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(waiting) = state.waiting.get_mut(host) {
@@ -138,14 +138,35 @@ impl Resolver {
         if state.queue.len() < state.idle {
             self.shared.asked.notify_one();
         } else if state.threads < self.shared.limits.threads {
-            let shared = Arc::clone(&self.shared);
             // It begins by taking the lock, and so finds the name.
-            spawn_quiet("kvconn-resolve", move || work(&shared))?;
-            state.threads += 1;
+            match self.start_thread(&mut state) {
+                Err(e) if state.threads == 0 => return Err(e),
+                // Without one more the name waits for those that are there.
+                _ => {}
+            }
         }
         let host: Arc<str> = host.into();
         state.waiting.insert(Arc::clone(&host), vec![(port, done)]);
         state.queue.push_back(host);
+        Ok(())
+    }
+}
+
+impl Resolver {
+    /// Makes sure that there is a thread, before something is made that needs a look-up.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if there is none and none could be made.
+    pub fn prepare(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        if state.threads == 0 { self.start_thread(&mut state) } else { Ok(()) }
+    }
+
+    fn start_thread(&self, state: &mut State) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        spawn_quiet("kvconn-resolve", move || work(&shared))?;
+        state.threads += 1;
         Ok(())
     }
 }

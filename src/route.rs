@@ -4,10 +4,11 @@ use std::ffi::CString;
 use std::io;
 use std::mem;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::Arc;
 
 use crate::connection::dial::DialFailure;
+use crate::descriptor;
 use crate::options::Values;
 
 /// How the options ask TCP to be dialled. Cheap to clone.
@@ -111,11 +112,7 @@ fn is_local(mut address: SocketAddr) -> bool {
 fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
     let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
     // SAFETY: takes no pointers.
-    match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just made, owned by nobody else.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
+    descriptor::own(unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) })
 }
 
 fn bind_to_device(socket: &OwnedFd, interface: &str) -> io::Result<()> {

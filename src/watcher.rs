@@ -8,13 +8,14 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use crate::connection::dial::{Dial, Verdict, Way};
 use crate::connection::socket::{Monitor, PushSocket, Seen, is_self_connected, open_line};
 use crate::connection::{Connection, End, Happening};
+use crate::descriptor;
 use crate::endpoint::Target;
 use crate::epoll::Epoll;
 use crate::error::{Error, Result, Status};
@@ -30,6 +31,9 @@ use crate::wake::EventFd;
 /// How many commands are worked off before the monitors are looked at again: closing thousands of sockets must not
 /// keep a loss from being seen.
 const COMMANDS_AT_ONCE: usize = 64;
+
+/// How often a line is looked at whose monitor cannot be watched.
+const UNWATCHED: Duration = Duration::from_millis(10);
 
 /// The watcher's door: what other threads ask it to do.
 pub(crate) struct Watcher {
@@ -57,6 +61,7 @@ enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Dial(LineId),
+    Watch(LineId),
     Stall(ConnId),
     Idle(ConnId),
 }
@@ -66,7 +71,7 @@ impl Watcher {
     pub(crate) fn start(process: &'static Process) -> Result<Watcher> {
         let failed = |what: &str, e: io::Error| {
             let status = match e.raw_os_error() {
-                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => Status::Limit,
+                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOSPC) => Status::Limit,
                 _ => Status::Internal,
             };
             Error::new(status, format!("the watcher cannot have {what}: {e}")).errno(e.raw_os_error().unwrap_or(0))
@@ -116,7 +121,7 @@ fn ask(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
     commands.push_back(command);
     // Rung under the lock, and only for the first: the watcher clears it before it looks.
-    if commands.len() == 1 {
+    if commands.len() == 1 || wake.owes_ring() {
         wake.ring();
     }
 }
@@ -202,10 +207,20 @@ impl Watch {
                     self.hear(line);
                     self.dial_time(line, now);
                 }
+                Timer::Watch(line) => self.watch_again(line, now),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
+    }
+
+    /// Looks at a line that cannot be watched, until it can.
+    fn watch_again(&mut self, id: LineId, now: Instant) {
+        let Some(line) = self.lines.get(&id) else { return };
+        if self.epoll.add(line.monitor.fd(), id.0).is_err() {
+            self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
+        }
+        self.hear(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
@@ -230,8 +245,9 @@ impl Watch {
 
     fn insert(&mut self, line: LineId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
         if let Err(e) = self.epoll.add(monitor.fd(), line.0) {
-            // Not known to happen: memory for one more watched descriptor. The dial's deadline ends it.
+            // The user's watches are used up (fs.epoll.max_user_watches), or memory is short.
             log::log(Level::Error, || format!("line {line} cannot be watched: {e}"));
+            self.timers.push(Reverse((Instant::now() + UNWATCHED, Timer::Watch(line))));
         }
         self.lines.insert(line, Line { monitor, conn, dial, tcp: None, closing: false });
     }
@@ -332,7 +348,7 @@ impl Watch {
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone = heard.iter().any(|seen| matches!(seen, Seen::Disconnected | Seen::Closed));
+                let gone = heard.iter().any(|seen| matches!(seen, Seen::Disconnected(_) | Seen::Closed(_)));
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
                 self.act(id, seen);
@@ -350,10 +366,8 @@ impl Watch {
     fn own_descriptor(&self, id: LineId) -> Option<OwnedFd> {
         let line = self.lines.get(&id)?;
         let fd = line.tcp.filter(|_| line.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
-        // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        (own != -1).then(|| unsafe { OwnedFd::from_raw_fd(own) })
+        // The number may mean something else by now, which the caller finds out.
+        descriptor::duplicate(fd).ok()
     }
 
     fn shaken_hands(&mut self, id: LineId, tcp: Option<OwnedFd>) {
@@ -416,9 +430,7 @@ impl Watch {
                 }
                 self.follow(id, verdict);
             }
-            (None, Seen::Disconnected | Seen::Closed) => {
-                conn.manager().end(&conn, End::new(Happening::PeerGone, PEER_GONE));
-            }
+            (None, Seen::Disconnected(errno) | Seen::Closed(errno)) => conn.manager().end(&conn, peer_gone(errno)),
             (None, _) => {}
         }
     }
@@ -474,6 +486,18 @@ impl Watch {
 }
 
 const PEER_GONE: &str = "the peer is gone: it closed the connection, died, or stopped answering";
+
+/// The end of a READY connection, by the errno that libzmq names.
+fn peer_gone(errno: i32) -> End {
+    match errno {
+        // The peer closed it, which is no error of the system's.
+        0 | libc::EPIPE => End::new(Happening::PeerGone, PEER_GONE),
+        _ => {
+            let text = format!("{PEER_GONE}: {}", io::Error::from_raw_os_error(errno));
+            End::new(Happening::PeerGone, text).errno(errno)
+        }
+    }
+}
 
 /// As a C text. The texts come from parsed endpoints and have no NUL.
 fn c_text(text: String) -> CString {

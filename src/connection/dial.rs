@@ -122,7 +122,10 @@ impl Dial {
                 self.due = now + self.handshake_time;
                 Verdict::Wait
             }
-            Seen::Closed => {
+            Seen::Closed(errno) if errno != 0 && errno != libc::ECONNREFUSED => {
+                self.failed(now, errno, &io::Error::from_raw_os_error(errno).to_string())
+            }
+            Seen::Closed(_) => {
                 // libzmq does not say why. The file of a Unix socket does.
                 if let Some(failure) = self.address.as_deref().and_then(why_no_file) {
                     return self.failed(now, failure.os_errno, &failure.message);
@@ -136,7 +139,7 @@ impl Dial {
                     self.failed(now, libc::EHOSTUNREACH, "host unreachable, or it did not answer in time")
                 }
             }
-            Seen::HandshakeFailed(_) | Seen::Disconnected | Seen::WrongPeer(_) | Seen::NotAuthorised(_) => {
+            Seen::HandshakeFailed(_) | Seen::Disconnected(_) | Seen::WrongPeer(_) | Seen::NotAuthorised(_) => {
                 let failure = why(seen, self.curve, self.heard_bytes());
                 self.failed(now, failure.os_errno, &failure.message)
             }
@@ -212,7 +215,7 @@ mod tests {
         assert_eq!(dial.on_time(now + 2 * SECOND), Verdict::TryNext);
         assert_eq!(dial.next_address(now + 2 * SECOND).unwrap().to_str(), Ok("b"));
         assert_eq!(dial.due(), now + 4 * SECOND);
-        assert!(matches!(dial.on_seen(Seen::Closed, now + 3 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(Seen::Closed(0), now + 3 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]
@@ -230,7 +233,7 @@ mod tests {
     fn no_address_is_tried_when_the_time_is_over() {
         let (mut dial, now) = dial(&["a", "b"]);
         dial.next_address(now);
-        assert!(matches!(dial.on_seen(Seen::Closed, now + 5 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(Seen::Closed(0), now + 5 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]

@@ -7,10 +7,11 @@
 
 use std::ffi::CStr;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::dial::DialFailure;
 use super::socket::Seen;
+use crate::descriptor;
 use crate::tcp_info;
 
 const MECHANISM_MISMATCH: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
@@ -35,7 +36,7 @@ pub(super) fn why(seen: Seen, curve: bool, heard: Option<u64>) -> DialFailure {
         (Seen::WrongPeer(MECHANISM_MISMATCH), false, _) => failure(libc::EACCES, WANTS_CURVE),
         (Seen::WrongPeer(CRYPTOGRAPHIC), _, _) => failure(libc::EACCES, OTHER_KEY),
         // Said without a reason, it was our libzmq that closed, because it could make no sense of what came.
-        (Seen::WrongPeer(_) | Seen::Disconnected, _, _) => {
+        (Seen::WrongPeer(_) | Seen::Disconnected(_), _, _) => {
             failure(libc::EPROTO, "wrong peer: what listens there is not a ZeroMQ PULL socket of ZMTP 3")
         }
         (_, true, Some(WELCOME..)) => failure(
@@ -91,10 +92,7 @@ impl Heard {
     /// The connection behind that descriptor number, if it leads to where `dialled` says: the number may mean something
     /// else by now.
     pub(super) fn new(fd: RawFd, dialled: &CStr) -> Option<Heard> {
-        // SAFETY: only duplicates.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        let stream = (own != -1).then(|| unsafe { TcpStream::from_raw_fd(own) })?;
+        let stream = TcpStream::from(descriptor::duplicate(fd).ok()?);
         let mut peer = stream.peer_addr().ok()?;
         peer.set_ip(peer.ip().to_canonical());
         dialled.to_str().ok()?.ends_with(&peer.to_string()).then(|| Heard(stream.into()))
@@ -131,7 +129,7 @@ mod tests {
             (Seen::WrongPeer(MECHANISM_MISMATCH), false, Some(65), libc::EACCES, WANTS_CURVE),
             (Seen::WrongPeer(CRYPTOGRAPHIC), true, Some(64), libc::EACCES, OTHER_KEY),
             (Seen::WrongPeer(0), false, Some(91), libc::EPROTO, "wrong peer"),
-            (Seen::Disconnected, true, Some(14), libc::EPROTO, "wrong peer"),
+            (Seen::Disconnected(libc::EPROTO), true, Some(14), libc::EPROTO, "wrong peer"),
             (Seen::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
         ] {
             let failure = why(seen, curve, heard);

@@ -65,10 +65,10 @@ pub(crate) enum Seen {
     WrongPeer(u32),
     /// The handshake failed: the other side does not let us in; ZAP's status code.
     NotAuthorised(i32),
-    /// The attempt to connect failed.
-    Closed,
-    /// The connection ended.
-    Disconnected,
+    /// The attempt to connect failed, with this errno.
+    Closed(i32),
+    /// The connection ended, with this errno; EPIPE: the peer closed it.
+    Disconnected(i32),
     /// libzmq has given up the socket and its descriptors.
     Reaped,
 }
@@ -101,10 +101,10 @@ pub(crate) fn open_line(
         // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
         reader.set_int(zmq_sys::ZMQ_RCVHWM, 0)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
-        // The reader is there before the monitor: were it to fail, no monitor would wait for it.
-        reader.connect(&address)?;
         let reader_fd = reader.fd()?;
+        // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
         socket.monitor(&address, EVENTS)?;
+        reader.connect(&address)?;
         // libzmq signals only a reader that has once found nothing.
         while reader.receive()?.is_some() {}
         Ok((PushSocket { socket, fd }, Monitor { reader, fd: reader_fd, _lease: lease }))
@@ -247,8 +247,8 @@ fn parse(bytes: &[u8]) -> Option<Seen> {
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => Seen::HandshakeFailed(value),
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => Seen::WrongPeer(value.cast_unsigned()),
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => Seen::NotAuthorised(value),
-        zmq_sys::ZMQ_EVENT_CLOSED => Seen::Closed,
-        zmq_sys::ZMQ_EVENT_DISCONNECTED => Seen::Disconnected,
+        zmq_sys::ZMQ_EVENT_CLOSED => Seen::Closed(value),
+        zmq_sys::ZMQ_EVENT_DISCONNECTED => Seen::Disconnected(value),
         zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => Seen::Reaped,
         _ => return None,
     })

@@ -9,7 +9,7 @@ use crate::cache::{Admission, Asker};
 use crate::connection::gate::Wakeups;
 use crate::connection::socket::open_line;
 use crate::connection::{Connection, End, Happening};
-use crate::endpoint::Endpoint;
+use crate::endpoint::{Endpoint, Target};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::message::Message;
@@ -120,6 +120,15 @@ impl Manager {
             };
             // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
             let engine = process.engine().map_err(|e| e.at(endpoint))?;
+            if let Target::Name { .. } = endpoint.target() {
+                process.resolver().prepare().map_err(|e| {
+                    Error::limit(format!(
+                        "no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)"
+                    ))
+                    .errno(e.raw_os_error().unwrap_or(0))
+                    .at(endpoint)
+                })?;
+            }
             let (line, push, monitor) =
                 open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
 
