@@ -121,10 +121,10 @@ pub(crate) fn open_attempt(
         // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
         reader.set_int(zmq_sys::ZMQ_RCVHWM, 0)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
-        // The reader is there before the monitor: were it to fail, no monitor would wait for it.
-        reader.connect(&address)?;
         let reader_fd = reader.fd()?;
+        // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
         socket.monitor(&address, EVENTS)?;
+        reader.connect(&address)?;
         // libzmq signals only a reader that has once found nothing.
         while reader.receive()?.is_some() {}
         Ok((PushSocket { socket, fd }, Monitor { reader, fd: reader_fd, _lease: lease }))

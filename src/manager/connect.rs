@@ -12,7 +12,7 @@ use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::manager::cache::{Admission, DialPolicy};
-use crate::net::endpoint::Endpoint;
+use crate::net::endpoint::{Endpoint, Target};
 use crate::options::{Key, Options, Reach, Values};
 use crate::timeout::Timeout;
 
@@ -152,6 +152,12 @@ impl Manager {
     ) -> Result<Option<Arc<Connection>>> {
         // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
         let made = self.runtime.engine().and_then(|engine| {
+            if let Target::Name { .. } = endpoint.target() {
+                self.runtime.resolver().prepare().map_err(|e| {
+                    let text = format!("no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)");
+                    Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
+                })?;
+            }
             let attempt = open_attempt(&engine.context, self.runtime.descriptors(), &values)?;
             Ok((engine, attempt))
         });

@@ -7,6 +7,8 @@ use std::sync::Arc;
 
 use socket2::{Domain, Socket, Type};
 
+use crate::sys::descriptor;
+
 /// How the options ask TCP to be dialled. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Route {
@@ -116,7 +118,8 @@ fn is_local(mut address: SocketAddr) -> bool {
 
 /// A socket of the address's family. UDP, because nothing is left of it once it is closed.
 fn probe(address: SocketAddr) -> io::Result<Socket> {
-    Socket::new(Domain::for_address(address), Type::DGRAM, None)
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    descriptor::above_standard(socket.into()).map(Socket::from)
 }
 
 #[cfg(test)]

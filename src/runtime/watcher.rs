@@ -8,7 +8,7 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -26,6 +26,7 @@ use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
 use crate::options::Key;
+use crate::sys::descriptor;
 use crate::sys::epoll::Epoll;
 use crate::sys::lock::Mutex;
 use crate::sys::thread::spawn_quiet;
@@ -34,6 +35,9 @@ use crate::sys::wake::EventFd;
 /// How many commands are worked off before the monitors are looked at again: closing thousands of sockets must not
 /// keep a loss from being seen.
 const COMMANDS_AT_ONCE: usize = 64;
+
+/// How often a dial attempt is looked at whose monitor cannot be watched.
+const UNWATCHED: Duration = Duration::from_millis(10);
 
 /// What the watcher works with.
 type Parts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
@@ -64,6 +68,7 @@ enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Dial(AttemptId),
+    Watch(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
 }
@@ -73,7 +78,7 @@ impl Watcher {
     pub(crate) fn start((context, descriptors, registry, resolver): Parts) -> Result<Watcher> {
         let failed = |what: &str, e: io::Error| {
             let status = match e.raw_os_error() {
-                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => Status::Limit,
+                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOSPC) => Status::Limit,
                 _ => Status::Internal,
             };
             Error::new(status, format!("the watcher cannot have {what}: {e}")).errno(e.raw_os_error().unwrap_or(0))
@@ -126,7 +131,7 @@ fn ask(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
     commands.push_back(command);
     // Rung under the lock, and only for the first: the watcher clears it before it looks.
-    if commands.len() == 1 {
+    if commands.len() == 1 || wake.owes_wake() {
         wake.wake();
     }
 }
@@ -215,10 +220,20 @@ impl Watch {
                     self.hear(attempt);
                     self.dial_time(attempt, now);
                 }
+                Timer::Watch(attempt) => self.watch_again(attempt, now),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
+    }
+
+    /// Looks at a dial attempt that cannot be watched, until it can.
+    fn watch_again(&mut self, id: AttemptId, now: Instant) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if self.epoll.add(attempt.monitor.fd(), id.0).is_err() {
+            self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
+        }
+        self.hear(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
@@ -243,8 +258,9 @@ impl Watch {
 
     fn insert(&mut self, attempt: AttemptId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
         if let Err(e) = self.epoll.add(monitor.fd(), attempt.0) {
-            // Not known to happen: memory for one more watched descriptor. The dial's deadline ends it.
+            // The user's watches are used up (fs.epoll.max_user_watches), or memory is short.
             log::log(Level::Error, || format!("dial attempt {attempt} cannot be watched: {e}"));
+            self.timers.push(Reverse((Instant::now() + UNWATCHED, Timer::Watch(attempt))));
         }
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
@@ -366,10 +382,8 @@ impl Watch {
     fn own_descriptor(&self, id: AttemptId) -> Option<OwnedFd> {
         let attempt = self.attempts.get(&id)?;
         let fd = attempt.tcp.filter(|_| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
-        // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        (own != -1).then(|| unsafe { OwnedFd::from_raw_fd(own) })
+        // The number may mean something else by now, which the caller finds out.
+        descriptor::duplicate(fd).ok()
     }
 
     fn shaken_hands(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {

@@ -7,11 +7,12 @@
 
 use std::ffi::CStr;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
 use super::{DialFailure, errno_text};
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::socket::MonitorEvent;
+use crate::sys::descriptor;
 
 const MECHANISM_MISMATCH: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
 const CRYPTOGRAPHIC: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC;
@@ -97,10 +98,7 @@ impl HandshakeBytes {
     /// The connection behind that descriptor number, if it leads to where `dialled` says: the number may mean something
     /// else by now.
     pub(in crate::connection) fn new(fd: RawFd, dialled: &CStr) -> Option<HandshakeBytes> {
-        // SAFETY: only duplicates.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        let stream = (own != -1).then(|| unsafe { TcpStream::from_raw_fd(own) })?;
+        let stream = TcpStream::from(descriptor::duplicate(fd).ok()?);
         let mut peer = stream.peer_addr().ok()?;
         peer.set_ip(peer.ip().to_canonical());
         dialled.to_str().ok()?.ends_with(&peer.to_string()).then(|| HandshakeBytes(stream.into()))
