@@ -11,6 +11,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Level, Sink};
 use crate::error::{Error, Result};
+use crate::sys::descriptor;
 
 /// Reads `level:path`, and opens the file for appending. No sink if the level is `off`.
 pub(super) fn sink(value: &OsStr) -> Result<(Option<Sink>, Level)> {
@@ -44,6 +45,7 @@ fn open(path: &OsStr) -> io::Result<File> {
     }
     // Without waiting for whoever reads a named pipe; the log's thread waits for him afterwards, when it writes.
     let file = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)?;
+    let file = File::from(descriptor::above_standard(file.into())?);
     // SAFETY: an open descriptor of ours.
     unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
     Ok(file)
