@@ -443,7 +443,7 @@ impl Channel for ConnectionInner {
             }
             Sent::NoMemory => {
                 self.account.give_back();
-                Attempt::Refused(self.error(
+                Tried::Refused(self.error(
                     Status::Limit,
                     libc::ENOMEM,
                     "no memory to queue one more message; not accepted",
