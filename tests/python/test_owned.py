@@ -19,7 +19,8 @@ PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python"
 def run(lib, script, *arguments, seconds=20):
     """Runs a script in an interpreter of its own; its output, and how long it took after it printed "leaving"."""
     prelude = f"import sys; sys.path.insert(0, {str(PYTHON)!r})\n"
-    command = [sys.executable, "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
+    # Python 3.12 warns of every fork of a process with threads.
+    command = [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, **pipes, text=True, env={"KVCONN_LIB": str(lib)}) as child:
         output, left = "", None

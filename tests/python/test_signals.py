@@ -315,7 +315,8 @@ def test_a_handler_may_call_kvconn(stuck):
 def script(lib, text, *arguments, seconds=60):
     """Runs a program in an interpreter of its own; what it prints."""
     prelude = f"import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\nimport kvconn, os, signal, threading, time\n"
-    command = [sys.executable, "-c", prelude + textwrap.dedent(text), *map(str, arguments)]
+    # Python 3.12 warns of every fork of a process with threads.
+    command = [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(text), *map(str, arguments)]
     environment = {**os.environ, "KVCONN_LIB": str(lib)}
     result = subprocess.run(command, capture_output=True, text=True, timeout=seconds, env=environment)
     assert (result.returncode, result.stderr) == (0, ""), result
