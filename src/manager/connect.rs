@@ -287,11 +287,11 @@ impl Manager {
             let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout);
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
-            match conn.offer(message, Timeout::After(left)) {
+            match conn.send_uncounted(message, Timeout::After(left)) {
                 // Evicted between the two steps, it is there to be dialled again.
                 Err(e) if e.status == Status::Evicted => {}
                 sent => {
-                    let sequence = conn.counted(sent).map_err(|e| self.with_next_step(&endpoint, e))?;
+                    let sequence = conn.count_failure(sent).map_err(|e| self.with_next_step(&endpoint, e))?;
                     return Ok((conn.id(), sequence));
                 }
             }

@@ -425,7 +425,7 @@ impl Watch {
                 // Closing the monitor's reader takes its descriptor out of the epoll.
                 drop(attempt.monitor);
                 if let Some(conn) = attempt.conn {
-                    conn.attempt_gone();
+                    conn.attempt_closed();
                 }
             }
             return;
@@ -492,7 +492,7 @@ impl Watch {
                 return;
             }
         };
-        conn.attempt_made();
+        conn.attempt_opened();
         self.insert(id, monitor, Some(conn.clone()), Some(dial));
         match conn.lock().replace_attempt(id, push) {
             Ok((old, push)) => self.close(old, push),
