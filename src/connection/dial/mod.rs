@@ -15,7 +15,6 @@ mod handshake;
 
 use super::socket::MonitorEvent;
 use crate::net::route::RouteError;
-use crate::libzmq;
 use crate::options::{Key, Values};
 pub(crate) use addresses::AddressHistory;
 use addresses::Failure;
@@ -213,9 +212,13 @@ impl Dial {
     }
 }
 
-/// The system's text for an errno.
+/// The system's text for an errno, which libzmq replaces by its own for some.
 fn errno_text(os_errno: i32) -> String {
-    libzmq::error_text(&io::Error::from_raw_os_error(os_errno))
+    let mut text = io::Error::from_raw_os_error(os_errno).to_string();
+    if let Some(end) = text.find(" (os error") {
+        text.truncate(end);
+    }
+    text
 }
 
 #[cfg(test)]
