@@ -111,7 +111,7 @@ impl Message {
         let mut uncopied = SmallVec::with_capacity(frames.len());
         for bytes in frames {
             // SAFETY: the same contract; the tracker releases the buffers only after libzmq has freed every frame.
-            uncopied.push(unsafe { Frame::lent(*bytes, tracker.clone()) }.map_err(|_| no_memory(bytes.len()))?);
+            uncopied.push(unsafe { Frame::zero_copy(*bytes, tracker.clone()) }.map_err(|_| no_memory(bytes.len()))?);
         }
         Ok(Message { wire, frames: uncopied, tracker: Some(tracker) })
     }
@@ -127,7 +127,7 @@ impl Message {
         let tracker = ReleaseTracker::copied(bytes, freed.clone());
         // libzmq frees frames in order: the last one stands for all.
         if let Some(last) = self.frames.pop() {
-            self.frames.push(last.told(tracker.clone())?);
+            self.frames.push(last.with_free_callback(tracker.clone())?);
         }
         self.tracker = Some(tracker);
         Ok(())

@@ -13,7 +13,7 @@ use crate::budget::descriptors::{DescriptorBudget, Lease};
 use crate::connection::message::Message;
 use crate::error::{Error, Result, Status};
 use crate::ids::AttemptId;
-use crate::libzmq::{self, Context, Socket};
+use crate::libzmq::{self, Context, Socket, io_error};
 use crate::options::{Key, Values};
 
 /// What a line costs: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's own, and
@@ -117,9 +117,9 @@ pub(crate) fn open_attempt(
         set_options(&socket, values)?;
         let fd = socket.fd()?;
         let reader = context.socket(zmq_sys::ZMQ_PAIR)?;
-        reader.set_int(zmq_sys::ZMQ_LINGER, 0)?;
+        reader.zmq().set_linger(0).map_err(io_error)?;
         // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
-        reader.set_int(zmq_sys::ZMQ_RCVHWM, 0)?;
+        reader.zmq().set_rcvhwm(0).map_err(io_error)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
         let reader_fd = reader.fd()?;
         // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
@@ -145,45 +145,48 @@ pub(crate) fn open_attempt(
 }
 
 fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
-    let int = |key| i32::try_from(values.get(key)).unwrap_or(i32::MAX);
-    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance who tells, and libzmq
-    // does not tell a timeout from a refusal.
-    let later = |key| int(key).saturating_add(1000);
-    let options = [
-        // Nothing is queued before the peer is there, nothing is dialled behind our back.
-        (zmq_sys::ZMQ_IMMEDIATE, 1),
-        (zmq_sys::ZMQ_RECONNECT_IVL, -1),
-        (zmq_sys::ZMQ_LINGER, 0),
-        (zmq_sys::ZMQ_SNDHWM, int(Key::SendHwm)),
-        (zmq_sys::ZMQ_RCVHWM, RECEIVE_HWM),
-        (zmq_sys::ZMQ_IPV6, 1),
-        (zmq_sys::ZMQ_CONNECT_TIMEOUT, later(Key::ConnectTimeoutMs)),
-        (zmq_sys::ZMQ_HANDSHAKE_IVL, later(Key::HandshakeTimeoutMs)),
-        (zmq_sys::ZMQ_TCP_MAXRT, int(Key::UserTimeoutMs)),
-    ];
-    for (option, value) in options {
-        socket.set_int(option, value)?;
+    if let Some(interface) = values.interface() {
+        socket.set_bind_to_device(interface)?;
     }
+    socket.set_tcp_maxrt(int(values, Key::UserTimeoutMs))?;
+    socket.set_out_batch(OUT_BATCH)?;
+    // An error leaves no socket: whoever asks for CURVE never gets a plain one.
+    set_common_options(socket.zmq(), values).map_err(io_error)
+}
+
+fn set_common_options(socket: &zmq::Socket, values: &Values) -> zmq::Result<()> {
+    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance which comes first, and
+    // libzmq does not tell a timeout from a refusal.
+    let later = |key| int(values, key).saturating_add(1000);
+    // Nothing is queued before the peer is there, nothing is dialled behind our back.
+    socket.set_immediate(true)?;
+    socket.set_reconnect_ivl(-1)?;
+    socket.set_linger(0)?;
+    socket.set_sndhwm(int(values, Key::SendHwm))?;
+    socket.set_rcvhwm(RECEIVE_HWM)?;
+    socket.set_maxmsgsize(RECEIVE_MAX)?;
+    socket.set_ipv6(true)?;
+    socket.set_connect_timeout(later(Key::ConnectTimeoutMs))?;
+    socket.set_handshake_ivl(later(Key::HandshakeTimeoutMs))?;
     if values.get(Key::KeepaliveIdleS) > 0 {
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE, 1)?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_IDLE, int(Key::KeepaliveIdleS))?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_INTVL, int(Key::KeepaliveIntervalS))?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_CNT, int(Key::KeepaliveCount))?;
+        socket.set_tcp_keepalive(1)?;
+        socket.set_tcp_keepalive_idle(int(values, Key::KeepaliveIdleS))?;
+        socket.set_tcp_keepalive_intvl(int(values, Key::KeepaliveIntervalS))?;
+        socket.set_tcp_keepalive_cnt(int(values, Key::KeepaliveCount))?;
     }
     if let Some(server) = values.key(Key::CurveServerKey) {
-        // An error leaves no socket: whoever asks for CURVE never gets a plain one.
-        let missing = || io::Error::from_raw_os_error(libc::EINVAL);
-        let public = values.key(Key::CurvePublicKey).ok_or_else(missing)?;
-        let secret = values.key(Key::CurveSecretKey).ok_or_else(missing)?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_SERVERKEY, server.text())?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_PUBLICKEY, public.text())?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_SECRETKEY, secret.text())?;
+        let public = values.key(Key::CurvePublicKey).ok_or(zmq::Error::EINVAL)?;
+        let secret = values.key(Key::CurveSecretKey).ok_or(zmq::Error::EINVAL)?;
+        // In Z85, which libzmq tells from 32 bytes by the length.
+        socket.set_curve_serverkey(server.text().as_bytes())?;
+        socket.set_curve_publickey(public.text().as_bytes())?;
+        socket.set_curve_secretkey(secret.text().as_bytes())?;
     }
-    if let Some(interface) = values.interface() {
-        socket.set_text(zmq_sys::ZMQ_BINDTODEVICE, interface)?;
-    }
-    socket.set_out_batch(OUT_BATCH)?;
-    socket.set_max_received(RECEIVE_MAX)
+    Ok(())
+}
+
+fn int(values: &Values, key: Key) -> i32 {
+    i32::try_from(values.get(key)).unwrap_or(i32::MAX)
 }
 
 impl PushSocket {
@@ -206,7 +209,7 @@ impl PushSocket {
     pub(crate) fn linger(&self, time: Duration) {
         let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         // Fails only for values below -1.
-        let _ = self.socket.set_int(zmq_sys::ZMQ_LINGER, ms);
+        let _ = self.socket.zmq().set_linger(ms);
     }
 
     /// Hands a message over whole, or not at all.
@@ -245,11 +248,11 @@ impl Monitor {
         loop {
             // An error here could only be ETERM, after shutdown.
             let event = self.reader.receive().ok()??;
-            let mut frame_more = event.more();
+            let mut frame_more = event.get_more();
             while frame_more {
-                frame_more = self.reader.receive().ok()??.more();
+                frame_more = self.reader.receive().ok()??.get_more();
             }
-            if let Some(event) = parse(event.bytes()) {
+            if let Some(event) = parse(&event) {
                 return Some(event);
             }
         }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use super::buffers::ZeroCopyBuffers;
-use crate::libzmq::Lender;
+use crate::libzmq::FreeCallback;
 use crate::sys::lock::{Condvar, Mutex};
 
 /// The bytes of a connection's messages that libzmq has freed. One in two hundred small messages is tracked, and stands for
@@ -123,7 +123,7 @@ impl ReleaseTracker {
             buffers.sent(sequence);
         }
         self.sequence.store(sequence, Ordering::Release);
-        self.let_go();
+        self.freed();
     }
 
     /// The message was not accepted. Waits until libzmq has freed the frames that it took. That is at once, unless the pipe
@@ -142,8 +142,8 @@ impl ReleaseTracker {
     }
 }
 
-impl Lender for ReleaseTracker {
-    fn let_go(self: Arc<Self>) {
+impl FreeCallback for ReleaseTracker {
+    fn freed(self: Arc<Self>) {
         if self.left.fetch_sub(1, Ordering::AcqRel) > 1 || self.sequence() == 0 {
             return;
         }
