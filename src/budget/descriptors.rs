@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use crate::sys::descriptor;
 use crate::error::{Error, Result};
+use crate::sys::descriptor;
 
 /// The process's budget. A closing connection counts until libzmq has given its descriptors back.
 pub(crate) struct DescriptorBudget {

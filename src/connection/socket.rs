@@ -272,9 +272,7 @@ fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => MonitorEvent::NotAuthorised(value),
         zmq_sys::ZMQ_EVENT_CLOSED => MonitorEvent::Closed(value),
         zmq_sys::ZMQ_EVENT_DISCONNECTED => MonitorEvent::Disconnected(value),
-        OPTION_REFUSED => {
-            MonitorEvent::OptionRefused { options: TcpOptions(value >> 16), os_errno: value & 0xffff }
-        }
+        OPTION_REFUSED => MonitorEvent::OptionRefused { options: TcpOptions(value >> 16), os_errno: value & 0xffff },
         zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => MonitorEvent::Reaped,
         _ => return None,
     })

@@ -154,7 +154,8 @@ impl Manager {
         let made = self.runtime.engine().and_then(|engine| {
             if let Target::Name { .. } = endpoint.target() {
                 self.runtime.resolver().prepare().map_err(|e| {
-                    let text = format!("no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)");
+                    let text =
+                        format!("no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)");
                     Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
                 })?;
             }

@@ -5,8 +5,8 @@
 
 pub mod cache;
 mod connect;
-mod flight;
 pub(crate) mod counts;
+mod flight;
 mod node_calls;
 pub mod nodes;
 

@@ -271,11 +271,11 @@ impl Watch {
         let values = conn.values();
         let mut dial = Dial::new(now, values, conn.addresses().clone());
         let route = Route::new(values.source_address(), values.interface().cloned());
-        dial.addresses(match conn.endpoint().target() {
-            Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
-            Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
-            Target::Name { .. } => None,
-        });
+        match conn.endpoint().target() {
+            Target::Address(address) => dial.addresses([route.to(*address).map_err(DialFailure::from)]),
+            Target::Ipc { path } => dial.addresses([Ok(c_text(format!("ipc://{path}")))]),
+            Target::Name { .. } => {} // the look-up brings them
+        }
         let due = dial.due();
         self.insert(attempt, monitor, Some(conn.clone()), Some(dial));
         match conn.endpoint().target() {
@@ -342,7 +342,9 @@ impl Watch {
     }
 
     fn dial_time(&mut self, attempt: AttemptId, now: Instant) {
-        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else { return };
+        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
+            return;
+        };
         let verdict = dial.on_time(now, || match conn.endpoint().target() {
             Target::Name { host, .. } => self.resolver.waits_behind(host),
             _ => None,
@@ -364,7 +366,8 @@ impl Watch {
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone = heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_)));
+                let ends = |event: &_| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_));
+                let gone = heard.iter().any(ends);
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
                 self.act(id, event);

@@ -1,6 +1,6 @@
 //! A kernel that answers some system calls as a sandbox, a firewall or another kernel would: a seccomp filter of this
-//! process. It stays for the life of the process, so a test that makes one runs in a process of its own. Processes that are
-//! started afterwards have it too.
+//! process. It stays for the life of the process, so a test that makes one runs in a process of its own. Processes that
+//! are started afterwards have it too.
 
 use std::io;
 
@@ -42,10 +42,8 @@ pub fn refuse(rules: &[Rule<'_>]) {
     }
     program.push(answer(libc::SECCOMP_RET_ALLOW));
 
-    let filter = libc::sock_fprog {
-        len: u16::try_from(program.len()).expect("a short program"),
-        filter: program.as_mut_ptr(),
-    };
+    let filter =
+        libc::sock_fprog { len: u16::try_from(program.len()).expect("a short program"), filter: program.as_mut_ptr() };
     // SAFETY: the filter is a complete program that lives until the calls return.
     unsafe {
         assert_eq!(libc::prctl(libc::PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0, "{}", io::Error::last_os_error());

@@ -16,8 +16,8 @@ mod handshake;
 use super::socket::MonitorEvent;
 use crate::net::route::RouteError;
 use crate::options::{Key, Values};
+use addresses::AddressFailure;
 pub(crate) use addresses::AddressHistory;
-use addresses::Failure;
 use handshake::{HandshakeBytes, why, why_silent};
 
 /// Why a dial, or its last address, failed.
@@ -159,7 +159,8 @@ impl Dial {
         self.heard.as_ref().and_then(HandshakeBytes::bytes)
     }
 
-    /// What the passing of time means. `waits_behind`: how many look-ups keep the name waiting for a resolver thread, if any do.
+    /// What the passing of time means. `waits_behind` says how many look-ups keep the name waiting for a resolver
+    /// thread, if any do.
     pub(crate) fn on_time(&mut self, now: Instant, waits_behind: impl FnOnce() -> Option<usize>) -> Verdict {
         if now < self.due {
             return Verdict::Wait;
@@ -175,7 +176,7 @@ impl Dial {
             Phase::Connecting => "no answer within connect_timeout_ms".to_owned(),
             Phase::Handshaking => why_silent(self.curve, self.heard_bytes()).to_owned(),
         };
-        self.address_failed(Failure::Slow);
+        self.address_failed(AddressFailure::Slow);
         self.next_or(now, libc::ETIMEDOUT, &what)
     }
 
@@ -188,11 +189,11 @@ impl Dial {
 
     /// This address, or the look-up, failed.
     pub(crate) fn failed(&mut self, now: Instant, os_errno: i32, message: &str) -> Verdict {
-        self.address_failed(Failure::Quick);
+        self.address_failed(AddressFailure::Quick);
         self.next_or(now, os_errno, message)
     }
 
-    fn address_failed(&self, how: Failure) {
+    fn address_failed(&self, how: AddressFailure) {
         if let Some(address) = &self.address {
             self.history.failed(address, how);
         }
@@ -270,7 +271,9 @@ mod tests {
         for (waits_behind, says) in [(None, "was not resolved"), (Some(64), "64 other look-ups")] {
             let (mut dial, now) = dial(&[]);
             assert_eq!(dial.on_time(now + SECOND, || waits_behind), Verdict::Wait);
-            let Verdict::Failed(failure) = dial.on_time(now + 4 * SECOND, || waits_behind) else { panic!("still going") };
+            let Verdict::Failed(failure) = dial.on_time(now + 4 * SECOND, || waits_behind) else {
+                panic!("still going")
+            };
             assert_eq!(failure.os_errno, libc::ETIMEDOUT);
             assert!(failure.message.contains(says), "{}", failure.message);
         }

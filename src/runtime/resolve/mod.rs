@@ -338,7 +338,10 @@ fn system_lookup(host: &str) -> Resolved {
             Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
             Err(e) => return Err(e.into()),
             Ok(found) if found.len() == 0 => {
-                return Err(ResolveError { os_errno: libc::ENOENT, text: "the name has no IPv4 or IPv6 address".into() });
+                return Err(ResolveError {
+                    os_errno: libc::ENOENT,
+                    text: "the name has no IPv4 or IPv6 address".into(),
+                });
             }
             Ok(found) => return Ok(found.collect()),
         }

@@ -16,18 +16,16 @@ fn a_connection_goes_on_without_a_socket_option_that_the_kernel_refuses_and_the_
     skip_unless!(available());
     let log = std::env::temp_dir().join(format!("kvconn-options-{}", std::process::id()));
     let setting = format!("warn:{}", log.display());
-    if OwnProcess::new(test_name!()).env("KVCONN_LOG", &setting).env("KVCONN_TEST_LOG", log.to_str().unwrap()).parent() {
+    if OwnProcess::new(test_name!()).env("KVCONN_LOG", &setting).env("KVCONN_TEST_LOG", log.to_str().unwrap()).parent()
+    {
         std::fs::remove_file(&log).ok();
         return;
     }
     let peer = Peer::any();
     let options = [libc::TCP_USER_TIMEOUT, libc::TCP_KEEPIDLE, libc::TCP_NODELAY];
     let arguments = options.map(|option| [(1, libc::IPPROTO_TCP as u32), (2, option as u32)]);
-    let refused = arguments.each_ref().map(|arguments| Rule {
-        call: libc::SYS_setsockopt,
-        arguments,
-        errno: libc::ENOPROTOOPT,
-    });
+    let refused =
+        arguments.each_ref().map(|arguments| Rule { call: libc::SYS_setsockopt, arguments, errno: libc::ENOPROTOOPT });
     refuse(&refused);
     let engine = Engine::new();
     let watch = Stopwatch::start();
