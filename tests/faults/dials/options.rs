@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::common::engine::send;
+use crate::common::engine::{canonical, send};
 use crate::common::load::Stopwatch;
 use crate::common::{Engine, OwnProcess, Peer, ms, wait_until};
 use crate::refusing_kernel::{Rule, available, refuse};
@@ -39,7 +39,7 @@ fn a_connection_goes_on_without_a_socket_option_that_the_kernel_refuses_and_the_
     let path = std::env::var("KVCONN_TEST_LOG").expect("given above");
     let logged = || std::fs::read_to_string(&path).unwrap_or_default();
     wait_until("the log has a line", LIMIT, || logged().ends_with('\n'));
-    for name in ["TCP_USER_TIMEOUT", "keepalive", "TCP_NODELAY", "Protocol not available", peer.endpoint()] {
+    for name in ["TCP_USER_TIMEOUT", "keepalive", "TCP_NODELAY", "Protocol not available", &canonical(peer.endpoint())] {
         assert!(logged().contains(name), "{name} in {path}: {}", logged());
     }
 }
