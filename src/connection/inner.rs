@@ -441,6 +441,14 @@ impl Channel for ConnectionInner {
                 self.look_after(self.look_every());
                 Tried::Full
             }
+            Sent::NoMemory => {
+                self.account.give_back();
+                Tried::Refused(self.error(
+                    Status::Limit,
+                    libc::ENOMEM,
+                    "no memory to queue one more message; not accepted",
+                ))
+            }
             Sent::Broken => {
                 // From here on the state refuses what libzmq would swallow; the sender reports the end.
                 self.dead = true;

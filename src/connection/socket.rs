@@ -99,6 +99,8 @@ pub(crate) enum Sent {
     Accepted,
     /// No room for the first frame; nothing was taken.
     Full,
+    /// No memory to queue the first frame; nothing was taken.
+    NoMemory,
     /// The pipe died in the middle; the socket must not be used again.
     Broken,
 }
@@ -227,6 +229,7 @@ impl PushSocket {
                             return Sent::Full;
                         }
                     }
+                    Some(libc::ENOMEM) if place == 0 => return Sent::NoMemory,
                     // In the middle of a message there is always room, unless the pipe is dead. libzmq would now
                     // swallow the frames of the next message.
                     _ => return Sent::Broken,

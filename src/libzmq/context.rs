@@ -1,4 +1,4 @@
-//! The libzmq context. Terminated only if the start fails half-way: `zmq_ctx_term` waits for sockets without a bound.
+//! The libzmq context. It is terminated only when a start fails half-way.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -30,7 +30,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Ends its threads and gives everything back. All of its sockets must be closed, or it waits for them.
+    /// Ends its threads and gives everything back. All of its sockets must be closed: `zmq_ctx_term` waits for them without a
+    /// bound.
     pub(crate) fn terminate(self) {
         // SAFETY: the context is live, and not used after this. EINTR: it is called again, as libzmq asks.
         while unsafe { zmq_sys::zmq_ctx_term(self.0.as_ptr()) } == -1

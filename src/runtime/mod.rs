@@ -73,7 +73,9 @@ impl Runtime {
                 Ok(watcher) => Ok(Engine { context, watcher: Arc::new(watcher) }),
                 Err(e) => {
                     // A start that fails half-way gives everything back. Nothing else holds the context then.
-                    Arc::into_inner(context).map(Context::terminate);
+                    if let Some(context) = Arc::into_inner(context) {
+                        context.terminate();
+                    }
                     Err(e)
                 }
             }

@@ -71,11 +71,16 @@ pub struct Resolver {
     shared: Arc<Shared>,
 }
 
+/// Looks a name up, however long that takes.
+type Lookup = dyn Fn(&str) -> Resolved + Send + Sync;
+/// Looks a name up without waiting.
+type LocalLookup = dyn Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync;
+
 struct Shared {
     limits: Limits,
-    lookup: Box<dyn Fn(&str) -> Resolved + Send + Sync>,
+    lookup: Box<Lookup>,
     /// What answers at once if it knows the name: the hosts file.
-    local: Box<dyn Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync>,
+    local: Box<LocalLookup>,
     /// A lock of its own: no other is taken while it is held.
     state: Mutex<State>,
     /// Signalled when a name is queued for an idle thread, and when the resolver is dropped.
