@@ -193,7 +193,7 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with its text. An error of the network has an errno from the start, for the case that nothing names a better one.
+    /// An error with its text. An error of the network has an errno from the start, in case nothing names a better one.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
         Error {
             status,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::flight::Flight;
+use super::flight::{Flight, WAIT_FOR_CLOSING};
 use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
 use crate::connection::message::Message;
@@ -35,7 +35,10 @@ impl Manager {
         let mut deadline = None;
         loop {
             let known = deadline;
-            let last = || known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+            let last = || {
+                let deadline = known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+                deadline.max(begun + WAIT_FOR_CLOSING)
+            };
             let tried = self.obtain(endpoint, policy, &last).and_then(|conn| {
                 // The default: as long as one dial can take.
                 let values = conn.values();
@@ -284,7 +287,7 @@ impl Manager {
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
         loop {
-            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout);
+            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout.max(WAIT_FOR_CLOSING));
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
             match conn.send_uncounted(message, Timeout::After(left)) {

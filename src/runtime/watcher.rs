@@ -271,11 +271,11 @@ impl Watch {
         let values = conn.values();
         let mut dial = Dial::new(now, values, conn.addresses().clone());
         let route = Route::new(values.source_address(), values.interface().cloned());
-        dial.addresses(match conn.endpoint().target() {
-            Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
-            Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
-            Target::Name { .. } => None,
-        });
+        match conn.endpoint().target() {
+            Target::Address(address) => dial.addresses([route.to(*address).map_err(DialFailure::from)]),
+            Target::Ipc { path } => dial.addresses([Ok(c_text(format!("ipc://{path}")))]),
+            Target::Name { .. } => {} // the look-up brings them
+        }
         let due = dial.due();
         self.insert(attempt, monitor, Some(conn.clone()), Some(dial));
         match conn.endpoint().target() {
@@ -366,8 +366,8 @@ impl Watch {
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone =
-                    heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_)));
+                let ends = |event: &_| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_));
+                let gone = heard.iter().any(ends);
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
                 self.act(id, event);

@@ -75,8 +75,8 @@ impl Account {
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
         self.kernel = tcp.and_then(|tcp| {
             let info = tcp_info::read(tcp.as_fd()).ok()?;
-            // The peer's kernel has acknowledged our greeting, or the peer could not have gone on. A kernel that does not
-            // count (gVisor's) says nothing of what comes later either.
+            // The peer's kernel has acknowledged our greeting: the peer has answered it. A kernel that does not count
+            // (gVisor's) cannot be asked about messages either.
             let counts = info.counters.acked >= GREETING && info.counters.received >= GREETING;
             if !counts {
                 return None;
