@@ -437,15 +437,23 @@ def dump(fd=2):
     _call("kvconn_dump", fd)
 
 
-_log = _ffi.log_fn_t()  # what the library may call; kept as long as it may
+_logs = []  # what the library may call; kept as long as it may
 
 
 def set_log(function, level):
-    """Calls function(level, line) for each line of the log; None ends it."""
-    global _log
+    """Calls function(level, line) for each line of the log; None ends it.
+
+    Raises Timeout when the function is in place and the one before has not returned within a second; that one is not called again.
+    """
     new = _ffi.log_fn_t() if function is None else _ffi.log_fn_t(lambda level, line, _: function(level, line.decode()))
-    _call("kvconn_set_log", new, None, level)
-    _log = new
+    _logs.append(new)
+    try:
+        _call("kvconn_set_log", new, None, level)
+    except Error as error:
+        if error.name != "KVCONN_TIMEOUT":  # nothing has changed
+            _logs.remove(new)
+        raise
+    _logs[:] = [new]  # the others have returned
 
 
 def _fields(struct):

@@ -325,6 +325,11 @@ impl ConnectionInner {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
     }
 
+    /// For how long nothing has moved.
+    pub(super) fn without_progress(&self) -> Duration {
+        self.progress.elapsed()
+    }
+
     /// It makes progress.
     fn moves(&mut self) {
         self.full = false;

@@ -87,8 +87,12 @@ pub struct ConnectionInfo {
     pub ended_by: EndedBy,
     /// Threads waiting in a send.
     pub waiting: u32,
+    /// For how long the first of them has waited.
+    pub longest_wait: Duration,
     /// Full, and without progress for `stall_ms`.
     pub stalled: bool,
+    /// Since a byte was last acknowledged, or since it was READY.
+    pub without_progress: Duration,
     /// Since it was dialled.
     pub age: Duration,
     /// How long it was or is READY; zero when it never was.
@@ -404,7 +408,9 @@ impl Connection {
             queued_bytes: if inner.end.is_none() { inner.queued() } else { 0 },
             ended_by: delivery.ended_by,
             waiting: u32::try_from(inner.waiting()).unwrap_or(u32::MAX),
+            longest_wait: inner.longest_wait(),
             stalled: inner.stalled,
+            without_progress: inner.without_progress(),
             age: self.dialled.elapsed(),
             ready_for: inner.ready_at.map_or(Duration::ZERO, |at| until.saturating_duration_since(at)),
             rescues: inner.rescues(),

@@ -2,6 +2,7 @@
 
 pub(crate) mod clock;
 pub(crate) mod epoll;
+pub(crate) mod foreign_fd;
 pub(crate) mod fork;
 pub(crate) mod lock;
 pub(crate) mod sync;

@@ -93,24 +93,29 @@ pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// How a thread in the queue is woken.
+/// How a thread in the queue is woken, and since when it waits.
 enum Waiter {
     /// It parks here.
-    Here(Condvar),
+    Here(Condvar, Instant),
     /// It waits at several gates. The flag says that it is to look at this one; it is set before the waker rings.
-    AtSeveral(Arc<dyn Wake>, AtomicBool),
+    AtSeveral(Arc<dyn Wake>, AtomicBool, Instant),
 }
 
 impl Waiter {
     fn at_several(waker: &Arc<dyn Wake>) -> Waiter {
-        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false))
+        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false), Instant::now())
+    }
+
+    fn since(&self) -> Instant {
+        let (Waiter::Here(_, since) | Waiter::AtSeveral(_, _, since)) = self;
+        *since
     }
 
     /// To be called when it should look again.
     fn wake(&self) {
         match self {
-            Waiter::Here(source) => source.notify_one(),
-            Waiter::AtSeveral(waker, called) => {
+            Waiter::Here(source, _) => source.notify_one(),
+            Waiter::AtSeveral(waker, called, _) => {
                 called.store(true, Ordering::Release);
                 waker.wake();
             }
@@ -120,14 +125,14 @@ impl Waiter {
     /// The same for a head that polls.
     fn wake_poller(&self, source: &impl WaitSource) {
         match self {
-            Waiter::Here(_) => source.wake_poller(),
+            Waiter::Here(..) => source.wake_poller(),
             Waiter::AtSeveral(..) => self.wake(),
         }
     }
 
     /// Takes back that it should look.
     fn take_call(&self) -> bool {
-        matches!(self, Waiter::AtSeveral(_, called) if called.swap(false, Ordering::AcqRel))
+        matches!(self, Waiter::AtSeveral(_, called, _) if called.swap(false, Ordering::AcqRel))
     }
 }
 
@@ -222,6 +227,11 @@ impl<C: Channel> Access<'_, C> {
         self.inner.queue.len()
     }
 
+    /// For how long the first of them has waited, which came first.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.inner.queue.front().map_or(Duration::ZERO, |head| head.since().elapsed())
+    }
+
     /// How often the safety net caught a lost wake-up.
     pub(crate) fn rescues(&self) -> u64 {
         self.inner.rescues
@@ -303,7 +313,7 @@ impl<C: Channel> Gate<C> {
         item: &mut C::Item,
         mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Result<C::Done, C::Refusal> {
-        let (mut inner, mut place) = match self.enter(item, &mut patience, || Waiter::Here(Condvar::new())) {
+        let (mut inner, mut place) = match self.enter(item, &mut patience, || Waiter::Here(Condvar::new(), Instant::now())) {
             Entered::Over(result) => return result,
             Entered::Queued(inner, place) => (inner, place),
         };
@@ -433,7 +443,7 @@ impl Place {
 
     /// Waits until somebody calls.
     fn park<C: Channel>(&self, inner: &mut MutexGuard<'_, Inner<C>>, until: Instant) {
-        if let Waiter::Here(source) = &*self.me {
+        if let Waiter::Here(source, _) = &*self.me {
             source.wait_until(inner, until);
         }
     }
