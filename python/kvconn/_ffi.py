@@ -6,8 +6,8 @@ tests/python/test_ffi.py compares this file with the header and with abi/, so ne
 import ctypes
 import os
 import pathlib
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
-from ctypes import c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32
+from ctypes import c_uint64, c_void_p
 
 # ---- Constants -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +157,7 @@ class kvconn_event_t(_Sized):
     ]
 
 
-# ---- Functions: what each returns, and what it takes -------------------------------------------------------------------
+# ---- Functions: what each returns, and what it takes -----------------------------------------------------------------
 
 _error = POINTER(kvconn_error_t)
 _endpoints = POINTER(c_char_p)

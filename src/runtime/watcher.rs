@@ -36,7 +36,7 @@ use crate::sys::wake::EventFd;
 const COMMANDS_AT_ONCE: usize = 64;
 
 /// What the watcher works with.
-type Parts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
+type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
 
 /// The watcher's handle: what other threads ask it to do.
 pub(crate) struct Watcher {
@@ -46,13 +46,13 @@ pub(crate) struct Watcher {
 }
 
 /// A look-up's outcome: addresses as libzmq takes them, or errno and text.
-type Resolved = std::result::Result<Vec<Way>, (i32, String)>;
+type ResolvedRoutes = std::result::Result<Vec<Way>, (i32, String)>;
 
 enum Command {
     /// A new connection: watch its line and dial.
     Watch { attempt: AttemptId, monitor: Monitor, conn: Arc<Connection> },
     /// Its name has been looked up.
-    Resolved { attempt: AttemptId, found: Resolved },
+    Resolved { attempt: AttemptId, found: ResolvedRoutes },
     /// The line is not used any more: close it.
     Close { attempt: AttemptId, push: PushSocket },
     /// A line that was made and never watched.
@@ -70,7 +70,7 @@ enum Timer {
 
 impl Watcher {
     /// Starts the thread.
-    pub(crate) fn start((context, descriptors, registry, resolver): Parts) -> Result<Watcher> {
+    pub(crate) fn start((context, descriptors, registry, resolver): WatcherParts) -> Result<Watcher> {
         let failed = |what: &str, e: io::Error| {
             let status = match e.raw_os_error() {
                 Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => Status::Limit,
@@ -286,7 +286,7 @@ impl Watch {
         }
     }
 
-    fn resolved(&mut self, attempt: AttemptId, found: Resolved) {
+    fn resolved(&mut self, attempt: AttemptId, found: ResolvedRoutes) {
         let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
         match found {
             Ok(addresses) => {

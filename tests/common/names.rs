@@ -75,13 +75,13 @@ fn replace(path: &str, content: &str) {
     std::fs::remove_file(&source).expect("removing the name of the file");
 }
 
-/// A name server that keeps everybody waiting.
+/// A name server that answers nothing until it is told to.
 pub struct NameServer {
     socket: UdpSocket,
     held: Arc<Mutex<Vec<Question>>>,
 }
 
-/// Who asked, and the whole question.
+/// The address of the client, and the whole question.
 type Question = (SocketAddr, Vec<u8>);
 
 impl NameServer {

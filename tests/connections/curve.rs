@@ -1,4 +1,4 @@
-//! CURVE: who asks for it gets it or nothing, and no key is ever shown.
+//! CURVE: a caller that asks for it gets it or nothing, and no key is ever shown.
 
 mod admission;
 mod keys;

@@ -119,7 +119,7 @@ fn of_a_name_the_addresses_that_fit_are_dialled() {
     let error = connect_failed(&engine, "tcp://six.test:9", &source);
     assert_eq!(error.os_errno, libc::EAFNOSUPPORT, "{}", error.message);
     assert_eq!(tcp_traffic().dials, before.dials, "something was dialled");
-    // What was dialled in vain comes first, what was passed over is told as well.
+    // The failed dial comes first; the addresses that were skipped are named as well.
     let error = connect_failed(&engine, "tcp://both.test:9", &source);
     assert_eq!(error.os_errno, libc::ECONNREFUSED, "{}", error.message);
     assert!(error.message.contains("::1 is IPv6"), "{}", error.message);
@@ -182,7 +182,7 @@ fn a_source_that_is_the_destination_is_found_out() {
     range("42001 42001");
     connect_failed(&engine, "tcp://127.0.0.1:42001", &[("source_address", "127.0.0.1")]);
     let after = tcp_traffic();
-    // It was connected, and to whom else?
+    // It was connected, and only to itself.
     assert_eq!((after.dials - before.dials, after.refused - before.refused), (1, 0));
     range("50000 60000");
     let peer = Peer::bind("tcp://127.0.0.1:42001");

@@ -232,7 +232,7 @@ fn wrong_peers_do_what_they_are_named_for() {
 }
 
 #[test]
-fn a_curve_peer_takes_only_those_who_know_its_key() {
+fn a_curve_peer_takes_only_clients_that_know_its_key() {
     let keys = || {
         let (mut public, mut secret) = ([0u8; 41], [0u8; 41]);
         // SAFETY: both buffers hold the 41 bytes that a Z85 key with its NUL needs.
@@ -268,7 +268,7 @@ fn a_rep_socket_is_a_wrong_peer_too() {
 }
 
 #[test]
-fn a_cut_network_drops_packets_silently_and_mends() {
+fn a_cut_network_drops_packets_silently_until_it_is_restored() {
     skip_unless!(Namespace::available());
     let network = Namespace::new();
     let peer = network.peer(PeerOptions::default());
@@ -287,7 +287,7 @@ fn a_cut_network_drops_packets_silently_and_mends() {
     let error = TcpStream::connect_timeout(&address, ms(300)).expect_err("no answer");
     assert_eq!(error.kind(), std::io::ErrorKind::TimedOut, "{error}");
 
-    network.mend();
+    network.restore();
     let totals = peer.wait_received(2, LIMIT);
     assert_eq!(totals.disconnected, 0, "the cut reset the connection");
 

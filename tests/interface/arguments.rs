@@ -2,7 +2,7 @@
 //!
 //! A C program is made from the header: it calls every function with every parameter in turn replaced by each bad or
 //! unusual value of its kind. It runs in a process of its own, so a crash is a failure that names its case. A parameter
-//! that [`kind`] does not know fails the test: a new function is swept, or somebody has to say how.
+//! that [`kind`] does not know fails the test: a new kind of parameter needs its values here.
 
 #[path = "header/generate.rs"]
 mod generate;

@@ -64,7 +64,7 @@ fn a_stopped_peer_acknowledges_what_its_kernel_holds_and_no_more() {
     assert_eq!(acknowledged, sent);
 }
 
-/// A peer that does not read sends its PINGs all the same. libzmq cannot write meanwhile, and answers many with one PONG.
+/// A peer that does not read still sends its PINGs. libzmq cannot write meanwhile, and answers many with one PONG.
 #[test]
 fn pings_that_were_answered_together_do_not_leave_anything_unacknowledged() {
     const FRAME: u64 = 1 << 20;
@@ -111,7 +111,7 @@ fn a_flush_is_released_when_the_connection_ends() {
 }
 
 #[test]
-fn over_ipc_nobody_can_tell() {
+fn over_ipc_acknowledgement_is_unknown() {
     let path = format!("ipc:///tmp/kvconn-ledger-{}", std::process::id());
     let (engine, peer) = (Engine::new(), Peer::bind(&path));
     let conn = engine.ready(&path);

@@ -41,7 +41,7 @@ const ENDS: [End; 5] = [
 
 /// Scenario 1, for every call that ends a connection: one head and four behind it, in a send of half a minute.
 #[test]
-fn five_senders_blocked_on_a_stopped_peer_are_released_by_whoever_ends_the_connection() {
+fn five_senders_blocked_on_a_stopped_peer_are_released_by_every_end() {
     if OwnProcess::new(test_name!()).parent() {
         return;
     }
@@ -84,7 +84,7 @@ fn five_senders_blocked_on_a_stopped_peer_are_released_by_whoever_ends_the_conne
 
 /// Guarantee 1: they wait for the handshake here, and nothing was ever accepted.
 #[test]
-fn senders_blocked_before_ready_are_released_by_whoever_ends_the_connection() {
+fn senders_blocked_before_ready_are_released_by_every_end() {
     let engine = Engine::new();
     for (call, status, end) in ENDS {
         let peer = Peer::any();
@@ -105,7 +105,7 @@ fn senders_blocked_before_ready_are_released_by_whoever_ends_the_connection() {
     }
 }
 
-/// Scenario 2: the peer is killed while the released senders are on their way out, and the endpoint is used at once.
+/// Scenario 2: the peer is killed while the released senders return, and the endpoint is used at once.
 #[test]
 fn the_endpoint_of_a_killed_peer_is_used_again_while_its_senders_leave() {
     let engine = Engine::with(&[("send_hwm", "4"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
@@ -126,7 +126,7 @@ fn the_endpoint_of_a_killed_peer_is_used_again_while_its_senders_leave() {
             Status::PeerLost
         };
         let killed = begun.elapsed();
-        // Nobody listens: B's own result, at once.
+        // There is no listener: B's own result, at once.
         let result = within(AT_ONCE, "a connect to the killed peer", || engine.connect(peer.endpoint(), ms(5000)));
         match status_of(&result) {
             Status::ConnectFailed | Status::Backoff => {}
@@ -152,7 +152,7 @@ fn the_endpoint_of_a_killed_peer_is_used_again_while_its_senders_leave() {
     }
 }
 
-/// Guarantee 1: the loss of a peer is seen by who does nothing, by who sends, and by who waits for room.
+/// Guarantee 1: the loss of a peer is seen by an idle thread, by one that sends, and by one that waits for room.
 #[test]
 fn a_loss_is_seen_within_a_moment_by_idle_sending_and_waiting_threads() {
     for kind in ["killed", "ended"] {
@@ -202,7 +202,8 @@ fn a_loss_is_seen_within_a_moment_by_idle_sending_and_waiting_threads() {
     }
 }
 
-/// Guarantee 1: whoever marks does not wait for those who leave, and a new life does not wait for the old.
+/// Guarantee 1: the call that ends a connection does not wait for its senders, and a new life does not wait for the
+/// old.
 #[test]
 fn a_new_life_works_while_threads_are_released_from_the_old() {
     let engine = Engine::with(&[("send_hwm", "4")]);

@@ -78,7 +78,7 @@ fn each_request_in_flight_is_in_exactly_one_report() {
     assert!(accepted > 0 && refused > 0, "the failures came too early or too late: {accepted}, {refused}");
 }
 
-/// Guarantee 6: of all who report the failure of one life, one gets the report.
+/// Guarantee 6: of all threads that report the failure of one life, one gets the report.
 #[test]
 fn of_eight_threads_that_fail_one_life_one_gets_the_report() {
     const THREADS: usize = 8;
@@ -115,9 +115,9 @@ fn of_eight_threads_that_fail_one_life_one_gets_the_report() {
     assert_eq!(winners[0] + winners[1], 300);
 }
 
-/// Guarantee 6: who has seen the failure on one connection sees it on the other.
+/// Guarantee 6: a thread that has seen the failure on one connection sees it on the other.
 #[test]
-fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
+fn a_thread_that_saw_the_failure_on_one_connection_sees_it_on_the_other_stress() {
     if OwnProcess::new(test_name!()).limit(STRESS_LIMIT).network_if_possible().parent() {
         return;
     }
@@ -183,14 +183,14 @@ fn who_has_seen_the_failure_on_one_connection_sees_it_on_the_other_stress() {
 
 /// The same for `send_to`, whose fences are set in the same step.
 #[test]
-fn who_has_seen_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
+fn a_thread_that_saw_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
     if OwnProcess::new(test_name!()).limit(STRESS_LIMIT).network_if_possible().parent() {
         return;
     }
     let peer = Peer::with(PeerOptions { endpoints: 2, log: false, ..PeerOptions::default() });
     let engine = Engine::new();
     let endpoints = [0, 1].map(|at| peer.endpoints()[at].as_str());
-    // Odd while the node is over and may be registered anew at any moment.
+    // Odd while the node is over and may be registered again at any moment.
     let (epoch, stop, seen) = (AtomicU64::new(1), AtomicBool::new(false), AtomicU64::new(0));
     let sender = || {
         let mut at = 0;
@@ -272,7 +272,7 @@ fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
             let wanted = failures % (ENDPOINTS + 1);
             wait_until("some are connected", LONG, || engine.connections().len() >= wanted);
             let failure = engine.handle_failure(node, Some("x")).expect("live");
-            // From here on nobody can connect.
+            // From here on no connect succeeds.
             assert_eq!(engine.connections(), [], "after the failure of {node}");
             for failed in failure.endpoints.iter().filter(|failed| failed.conn != ConnId::NONE) {
                 assert_eq!(connection(failed.conn).info().status, Status::NodeFailed);

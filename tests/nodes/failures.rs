@@ -1,4 +1,4 @@
-//! The failure of a node: what it takes away, what it spares, who gets the report, and how long it takes.
+//! The failure of a node: what it takes away, what it spares, which call gets the report, and how long it takes.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -91,7 +91,8 @@ fn a_node_that_restarts_within_a_heartbeat_begins_a_new_life() {
 /// Scenario 8: one name, and one endpoint, is the beginning of another.
 #[test]
 fn the_failure_of_a_node_does_not_reach_one_whose_name_begins_the_same() {
-    let names = [1899, 18998].map(|port| format!("{}:{port}", own_address()));
+    let address = own_address();
+    let names = [1899, 18998].map(|port| format!("{address}:{port}"));
     let endpoints = names.clone().map(|name| format!("tcp://{name}"));
     let peers = endpoints.clone().map(|endpoint| Peer::bind(&endpoint));
     let engine = Engine::new();
@@ -115,9 +116,9 @@ fn the_failure_of_a_node_does_not_reach_one_whose_name_begins_the_same() {
     peers[1].wait_received(2, LONG);
 }
 
-/// Scenario 39: nobody reads events, and no call has a place for the report.
+/// Scenario 39: no thread reads events, and no call has a place for the report.
 #[test]
-fn a_report_that_nobody_takes_waits_and_comes_out_once() {
+fn a_report_that_is_not_taken_waits_and_comes_out_once() {
     let peer = Peer::any();
     let engine = Engine::with(&[("max_events", "2"), ("max_failures", "2"), ("node_loss", "any")]);
     for at in 0..5 {
@@ -283,7 +284,8 @@ fn dials_under_way_end_with_their_node() {
     let waiting = start("connect", &mute).and(start("send", &mute)).and(start("send_to", &mute));
     let waiting = waiting.and(start("retry", &closed));
     crate::common::engine::wait_waiting(&lazy, 2, LONG);
-    std::thread::sleep(ms(50)); // so that those whose waiting nobody can see do wait; they get the same if they do not
+    // So that the calls whose waiting cannot be observed do wait; they get the same if they do not.
+    std::thread::sleep(ms(50));
 
     let begun = Instant::now();
     let failure = within(ms(100), "handle_failure", || engine.handle_failure(node, Some("x"))).expect("live");

@@ -140,7 +140,7 @@ fn unhealthy_reports_in_a_row_fail_a_node_and_a_healthy_one_begins_the_count_ane
         assert!(failure.reason.contains(part), "{part} is not in: {}", failure.reason);
     }
     refused(engine.node_report_health(node, true, None), Status::NodeFailed);
-    // The report was given to who caused it, and to nobody else.
+    // The report was returned by the call that caused it, and by no other.
     assert!(engine.take_failure().is_none());
 }
 
@@ -184,7 +184,7 @@ fn the_newest_4096_lives_that_are_over_are_remembered() {
 }
 
 #[test]
-fn max_nodes_counts_live_nodes_and_reports_that_nobody_took() {
+fn max_nodes_counts_live_nodes_and_reports_that_were_not_taken() {
     let engine = Engine::with(&[("max_nodes", "3")]);
     let nodes = ["a", "b", "c"].map(|name| engine.node(name, &[]));
     let error = refused(engine.node_open("d"), Status::Limit);
@@ -212,7 +212,7 @@ fn max_nodes_counts_live_nodes_and_reports_that_nobody_took() {
 }
 
 #[test]
-fn max_requests_counts_those_of_reports_that_nobody_took() {
+fn max_requests_counts_those_of_reports_that_were_not_taken() {
     let engine = Engine::with(&[("max_requests", "10")]);
     let (a, b) = (engine.node("a", &[]), engine.node("b", &[]));
     for request in 0..6 {

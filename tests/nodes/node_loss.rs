@@ -76,7 +76,7 @@ fn with_any_the_first_loss_fails_the_node() {
     let senders = waiting_senders(&conns[1], 3);
     let begun = Instant::now();
     kill(&lost, &conns[0]);
-    // Who waits on another endpoint of the node learns it at once.
+    // A sender that waits on another endpoint of the node returns at once.
     for result in senders.return_within(ms(500), begun) {
         refused(result, Status::NodeFailed);
     }

@@ -152,7 +152,7 @@ fn a_failed_nodes_fence_is_lifted_by_a_registration_alone_and_names_its_cause() 
     refused(engine.node_add_endpoints(old, &[&endpoint], None), Status::NodeFailed);
     fenced("a registration in the life that is over");
     engine.node_remove_endpoints(engine.node("prefill-0", &[]), &[&endpoint]).expect("not its endpoint");
-    fenced("a removal by who does not own it");
+    fenced("a removal by a node that does not own it");
     engine.disconnect_all(after(Duration::ZERO)).ok();
     fenced("disconnect_all");
     assert_eq!(peer.connections(), 0, "a fenced endpoint was dialled");
@@ -162,7 +162,7 @@ fn a_failed_nodes_fence_is_lifted_by_a_registration_alone_and_names_its_cause() 
     wait_until("it is dialled", LONG, || peer.connections() == 1);
 }
 
-/// Guarantee 3: a new life's registration begins the backoff anew, and begins it anew only once.
+/// Guarantee 3: a new life's registration restarts the backoff, and only once.
 #[test]
 fn registering_a_hundred_times_in_a_life_permits_one_more_dial() {
     let peer = WrongPeer::closing();
@@ -265,7 +265,7 @@ fn an_endpoint_that_is_removed_is_disconnected_and_fenced() {
     let error = refused(engine.send_to(removed, &[b"x"], ms(1000)), Status::Disconnected);
     assert!(error.message.contains("kvconn_node_remove_endpoints"), "{}", error.message);
 
-    // The one that stays and the one that was never the node's go on; the one that nobody knew is not fenced.
+    // The one that stays and the one that was never the node's go on; the unknown one is not fenced.
     for conn in &conns[1..] {
         assert_eq!(conn.info().state, ConnectionState::Ready);
     }

@@ -135,7 +135,7 @@ fn a_lost_peer_and_a_failed_dial_raise_one_ending_each() {
     assert!(engine.events().is_empty());
 }
 
-/// Everybody ends everything at once: still one ending each, after READY.
+/// All threads end everything at once: still one ending each, after READY.
 #[test]
 fn racing_endings_are_one_ending_stress() {
     if OwnProcess::new(test_name!()).network_if_possible().parent() {

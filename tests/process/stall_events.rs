@@ -1,4 +1,4 @@
-//! STALLED and RECOVERED, and a peer that flaps while nobody reads events.
+//! STALLED and RECOVERED, and a peer that flaps while no thread reads events.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ use kvconn::events::EventKind;
 
 const LONG: Duration = Duration::from_secs(10);
 
-/// Nobody sends: it is the watcher that looks.
+/// No thread sends: the watcher looks.
 #[test]
 fn a_stopped_peer_stalls_and_recovers_without_any_sender_waiting() {
     let peer = narrow_peer(1);
@@ -82,7 +82,7 @@ fn a_stalled_connection_that_ends_does_not_recover() {
     assert_eq!(kinds, [EventKind::Disconnected, EventKind::PeerLost]);
 }
 
-/// What libzmq lets go when it closes the socket is no progress.
+/// What libzmq drops when it closes the socket is no progress.
 #[test]
 fn a_stalled_connection_whose_queue_is_dropped_does_not_recover() {
     let path = std::env::temp_dir().join(format!("kvconn-stall-{}", std::process::id()));
@@ -140,7 +140,7 @@ fn a_queue_that_is_often_full_does_not_keep_the_watcher_busy() {
     }
     let (took, sleeps) = (begun.elapsed(), watcher_sleeps() - before);
     println!("full {fulls} times in {took:?}, the watcher was woken {sleeps} times");
-    // Ten looks each stall_ms while something is on the way, and some for what else there is.
+    // Ten looks each stall_ms while a message is in flight, and some for what else there is.
     let looks = took.as_millis() as u64 / 10;
     assert!(sleeps <= 2 * looks + 10, "woken {sleeps} times in {took:?}, full {fulls} times");
 }

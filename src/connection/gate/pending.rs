@@ -60,12 +60,12 @@ enum Wait<B> {
 }
 
 /// What became of an item.
-trait Done<C: Channel>: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>) {}
-impl<C: Channel, F: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>)> Done<C> for F {}
+trait OnDone<C: Channel>: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>) {}
+impl<C: Channel, F: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>)> OnDone<C> for F {}
 
 impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C, P> {
     /// Passes what passes at once; `None` when that was all.
-    fn start(mut self, waker: &Arc<dyn Wake>, done: &mut impl Done<C>) -> Option<QueuedSend<'g, C, P>> {
+    fn start(mut self, waker: &Arc<dyn Wake>, done: &mut impl OnDone<C>) -> Option<QueuedSend<'g, C, P>> {
         loop {
             let (_, item) = self.items.front_mut()?;
             match self.gate.enter(item, &mut self.patience, || Waiter::at_several(waker)) {
@@ -83,7 +83,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
         mut self,
         mut inner: MutexGuard<'g, Inner<C>>,
         mut place: Place,
-        done: &mut impl Done<C>,
+        done: &mut impl OnDone<C>,
     ) -> ControlFlow<QueuedSend<'g, C, P>, Self> {
         let looked = match self.items.front_mut() {
             Some((_, item)) => place.look(&mut inner, item, &mut self.patience),
@@ -101,7 +101,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
         ControlFlow::Break(QueuedSend { send: self, place, wait })
     }
 
-    fn over(&mut self, result: Result<C::Done, C::Refusal>, done: &mut impl Done<C>) {
+    fn over(&mut self, result: Result<C::Done, C::Refusal>, done: &mut impl OnDone<C>) {
         if let Some((number, _)) = self.items.pop_front() {
             done(number, result, &mut self.items);
         }
@@ -125,7 +125,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> QueuedSend<'g, C,
     }
 
     /// Looks after a wait; `None` when all has passed.
-    fn resume(self, told: bool, waker: &Arc<dyn Wake>, done: &mut impl Done<C>) -> Option<Self> {
+    fn resume(self, told: bool, waker: &Arc<dyn Wake>, done: &mut impl OnDone<C>) -> Option<Self> {
         let QueuedSend { send, mut place, wait } = self;
         let mut inner = send.gate.inner.lock();
         if let Wait::Polling(poll) = wait {

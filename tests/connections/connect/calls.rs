@@ -107,7 +107,7 @@ fn a_send_whose_deadline_ends_before_ready_is_not_accepted_later() {
 }
 
 #[test]
-fn whoever_connects_to_an_endpoint_gets_its_one_connection() {
+fn all_connects_to_an_endpoint_get_its_one_connection() {
     let peer = Peer::any();
     let engine = Engine::new();
     let together = Barrier::new(8);

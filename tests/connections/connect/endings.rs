@@ -93,7 +93,7 @@ fn a_failed_dial_and_a_lost_peer_are_reported_once() {
 }
 
 #[test]
-fn whoever_ends_a_connection_at_the_same_time_there_is_one_ending() {
+fn ends_at_the_same_time_make_one_ending() {
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let mut peer = Peer::any();
     for round in 0..20u64 {
@@ -127,7 +127,7 @@ fn the_newest_4096_endings_are_remembered_and_older_ids_are_stale() {
     let process = Process::current().unwrap();
     let live = engine.ready(peer.endpoint()).id();
 
-    // Dialled to nowhere and ended at once: a dial that nobody sees.
+    // Dialled to nowhere and ended at once: a dial that no call observes.
     let elsewhere = closed_port();
     let (mut ended, mut node) = (Vec::new(), None);
     for _ in 0..REMEMBERED + 10 {
@@ -137,7 +137,7 @@ fn the_newest_4096_endings_are_remembered_and_older_ids_are_stale() {
                 Ok(id) => break connection(id),
                 Err(error) => {
                     assert_eq!(error.status, Status::Backoff, "{error:?}");
-                    // A new life begins the steps anew.
+                    // A new life restarts the steps.
                     node.map(|node| engine.handle_failure(node, None).unwrap());
                     node = Some(engine.node("node", &[&elsewhere.endpoint()]));
                 }

@@ -19,7 +19,7 @@ const RETRY: &[(&str, &str)] = &[("connect_retry", "1")];
 /// Scenario 3, the second half: the engine is up before its peer.
 #[test]
 fn a_connect_begun_before_its_peer_ends_ready_and_dials_once_a_step() {
-    let early = WrongPeer::closing(); // stands for nobody, and counts
+    let early = WrongPeer::closing(); // takes the place of a missing peer, and counts
     let engine = Engine::with(&[("backoff_ms", "100"), ("backoff_max_ms", "200")]);
     let begun = Instant::now();
     let conn = std::thread::scope(|scope| {
@@ -154,7 +154,7 @@ fn released_by_each(settings: &[(&str, &str)], peer: impl Fn() -> WrongPeer + Sy
 
 /// With a step that ends while the test looks on.
 const BETWEEN: &[(&str, &str)] = &[("backoff_ms", "500"), ("backoff_max_ms", "500")];
-/// Nobody answers.
+/// A peer that never answers.
 const WITHIN: &[(&str, &str)] = &[("handshake_timeout_ms", "20000"), ("backoff_ms", "500"), ("backoff_max_ms", "500")];
 
 #[test]

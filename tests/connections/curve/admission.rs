@@ -12,7 +12,7 @@ use crate::common::{Engine, ms};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// A PULL peer in this process, with a libzmq context of its own and a ZAP handler that answers with `status` to
-/// everybody but `friend`. Returns its endpoint, and what arrives.
+/// every client but `friend`. Returns its endpoint, and what arrives.
 fn peer_with_handler(server: &Pair, friend: &Pair, status: &'static str) -> (String, Receiver<Vec<u8>>) {
     let context = zmq::Context::new();
     let handler = context.socket(zmq::REP).expect("a socket");

@@ -1,4 +1,4 @@
-//! Scenario 40: an endpoint that was connected or registered with CURVE is never dialled plain, whoever dials.
+//! Scenario 40: an endpoint that was connected or registered with CURVE is never dialled plain, by any call.
 
 use std::time::Duration;
 
@@ -108,7 +108,7 @@ fn the_first_dial_of_a_registered_endpoint_is_encrypted() {
     assert_eq!((plain.received().handshakes, plain.received().messages), (0, 0));
 }
 
-/// Who connects with keys and gets the live connection has connected with these keys.
+/// A connect with keys that gets the live connection has connected with these keys.
 #[test]
 fn keys_that_agree_with_the_live_connection_are_remembered() {
     let (server, client) = (Pair::new(), Pair::new());
@@ -126,7 +126,7 @@ fn keys_that_agree_with_the_live_connection_are_remembered() {
     true_peer.wait_received(1, LIMIT);
 }
 
-/// The other direction is as strict: plain is what somebody asked for, by the empty text.
+/// The other direction is as strict: plain must be asked for, by the empty text.
 #[test]
 fn plain_after_curve_must_be_asked_for() {
     let (server, client) = (Pair::new(), Pair::new());

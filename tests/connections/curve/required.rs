@@ -98,7 +98,7 @@ fn other_keys_than_the_live_connections_are_a_conflict() {
 }
 
 #[test]
-fn where_curve_is_required_nobody_dials_plain() {
+fn where_curve_is_required_nothing_is_dialled_plain() {
     let (server, client) = (Pair::new(), Pair::new());
     let mute = WrongPeer::mute();
     let endpoint = mute.endpoint();

@@ -1,5 +1,5 @@
-//! Scenario 37: the peer is not the one whose key was given. It gets no message and no key, and whoever waits is told
-//! why within the handshake's time.
+//! Scenario 37: the peer is not the one whose key was given. It gets no message and no key, and waiting calls
+//! return within the handshake's time, with the reason.
 
 use std::time::Duration;
 
@@ -75,7 +75,7 @@ fn a_peer_with_another_key_gets_nothing() {
 
 #[test]
 fn a_key_that_hides_nothing_is_found_out() {
-    // The neutral point of the curve: whatever is encrypted for it, everybody can read.
+    // The neutral point of the curve: anybody can read what is encrypted for it.
     let (server, client) = (Pair::new(), Pair::new());
     let neutral = Pair { public: "0".repeat(40), secret: server.secret.clone() };
     let peer = peer(&server);
@@ -112,7 +112,7 @@ fn a_listener_hears_neither_a_message_nor_a_key() {
     let welcome = [greeting(3, "CURVE"), [&[4, 168, 7][..], b"WELCOME", &[1; 160]].concat()].concat();
     // A READY before its time, which plain peers say.
     let ready = [&greeting(3, "CURVE")[..], b"\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PULL"].concat();
-    // An ERROR of ZAP's, from who has proved nothing.
+    // An ERROR of ZAP's, from a peer that has proved nothing.
     let error = [&greeting(3, "CURVE")[..], b"\x04\x0a\x05ERROR\x03400"].concat();
     const HELLO: usize = 202;
     std::thread::scope(|scope| {
@@ -137,10 +137,10 @@ fn a_listener_hears_neither_a_message_nor_a_key() {
                 let recorder = Recorder::saying(&says_first);
                 let error = found_out(&recorder.endpoint(), &client.settings(server));
                 assert_eq!(error.os_errno, os_errno, "{what}: {}", error.message);
-                let heard = recorder.heard();
-                assert!(heard.len() <= at_most, "{what}: {} bytes were sent", heard.len());
+                let recorded = recorder.recorded();
+                assert!(recorded.len() <= at_most, "{what}: {} bytes were sent", recorded.len());
                 for trace in server.traces().into_iter().chain(client.traces()).chain([MESSAGE.to_vec()]) {
-                    assert!(!contains(&heard, &trace), "{what}: a secret was sent");
+                    assert!(!contains(&recorded, &trace), "{what}: a secret was sent");
                 }
             });
         }

@@ -1,4 +1,4 @@
-//! Backoff: what is refused inside a step, how steps grow, and what begins them anew.
+//! Backoff: what is refused inside a step, how steps grow, and what restarts them.
 
 use std::time::{Duration, Instant};
 

@@ -1,4 +1,4 @@
-//! A fence that is set while the endpoint is being dialled: everybody is released, and nothing comes of the dial.
+//! A fence that is set while the endpoint is being dialled: every waiting call is released, and the dial has no effect.
 
 use std::net::Ipv4Addr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 const AT_ONCE: Duration = ms(100);
 
 /// Three senders and a connect wait for a dial that hangs; `fence` is set.
-fn everybody_is_released(fence: impl Fn(&Engine, &Peer), status: Status) {
+fn every_waiting_call_is_released(fence: impl Fn(&Engine, &Peer), status: Status) {
     let peer = Peer::any();
     peer.stop();
     let engine = Engine::with(&[("handshake_timeout_ms", "20000")]);
@@ -51,17 +51,17 @@ fn everybody_is_released(fence: impl Fn(&Engine, &Peer), status: Status) {
 }
 
 #[test]
-fn a_disconnect_during_a_dial_releases_everybody_and_nothing_comes_of_the_dial() {
+fn a_disconnect_during_a_dial_releases_every_waiting_call_and_the_dial_has_no_effect() {
     let fence = |engine: &Engine, peer: &Peer| engine.disconnect_endpoint(peer.endpoint()).unwrap();
-    everybody_is_released(fence, Status::Disconnected);
+    every_waiting_call_is_released(fence, Status::Disconnected);
 }
 
 #[test]
-fn a_failure_during_a_dial_releases_everybody_and_nothing_comes_of_the_dial() {
+fn a_failure_during_a_dial_releases_every_waiting_call_and_the_dial_has_no_effect() {
     let fence = |engine: &Engine, _: &Peer| {
         engine.handle_failure(engine.node_find("node").unwrap(), None).map(drop).unwrap();
     };
-    everybody_is_released(fence, Status::NodeFailed);
+    every_waiting_call_is_released(fence, Status::NodeFailed);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn an_endpoint_fenced_while_its_name_is_looked_up_is_never_dialled() {
 }
 
 #[test]
-fn a_fence_is_not_outrun_by_those_who_are_sending() {
+fn senders_do_not_outrun_a_fence() {
     let peer = Peer::any();
     let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     for round in 0..40 {

@@ -231,7 +231,7 @@ fn fences_are_kept_for_the_newest() {
 }
 
 /// Scenario 7: another program takes the port of a peer that was given up.
-fn a_listener_on_the_old_port_sees_nobody(end: impl Fn(&Engine), status: Status, connect_too: bool) {
+fn a_listener_on_the_old_port_sees_no_connection(end: impl Fn(&Engine), status: Status, connect_too: bool) {
     let peer = Peer::any();
     let engine = Engine::new();
     engine.node("node", &[peer.endpoint()]);
@@ -261,7 +261,7 @@ fn a_listener_on_the_old_port_sees_nobody(end: impl Fn(&Engine), status: Status,
 }
 
 #[test]
-fn after_a_disconnect_or_a_failure_a_listener_on_the_old_port_sees_nobody() {
+fn after_a_disconnect_or_a_failure_a_listener_on_the_old_port_sees_no_connection() {
     let by_endpoint = |engine: &Engine| {
         let conn = crate::common::engine::connection(engine.connections()[0]);
         engine.disconnect_endpoint(conn.endpoint().as_str()).unwrap();
@@ -270,8 +270,8 @@ fn after_a_disconnect_or_a_failure_a_listener_on_the_old_port_sees_nobody() {
         engine.handle_failure(engine.node_find("node").unwrap(), Some("gone")).map(drop).unwrap();
     };
     std::thread::scope(|scope| {
-        scope.spawn(|| a_listener_on_the_old_port_sees_nobody(by_endpoint, Status::Disconnected, false));
-        scope.spawn(|| a_listener_on_the_old_port_sees_nobody(by_failure, Status::NodeFailed, true));
+        scope.spawn(|| a_listener_on_the_old_port_sees_no_connection(by_endpoint, Status::Disconnected, false));
+        scope.spawn(|| a_listener_on_the_old_port_sees_no_connection(by_failure, Status::NodeFailed, true));
     });
 }
 

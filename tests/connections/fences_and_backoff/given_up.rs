@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use kvconn::error::{Error, Status};
 use kvconn::timeout::Timeout;
 
-use crate::common::engine::{after, connection, refused};
+use crate::common::engine::{after, connection, refused, status_of};
 use crate::common::load::Stopwatch;
 use crate::common::{Engine, OwnProcess, WrongPeer, closed_port, ms, own_process, soak_time, tcp_traffic, wait_until};
 use crate::{skip_unless, test_name};
@@ -98,16 +98,21 @@ fn a_registration_in_a_new_life_forgets_the_dial_that_was_given_up() {
 fn dial_and_give_up(engine: &Engine, endpoint: &str) -> Duration {
     let begun = Instant::now();
     let until = begun + soak_time(ms(2000));
-    let mut rounds = 0;
+    let (mut rounds, mut dials) = (0, 0);
     while Instant::now() < until {
         // After each way of giving up the fence, if there is one, is lifted by a connect.
         let (ask, give_up) = (ASK[rounds % 2], GIVE_UP[rounds / 2 % 3]);
-        if let Err(error) = ask(engine, endpoint) {
-            let expected = matches!(
-                error.status,
-                Status::Backoff | Status::ConnectFailed | Status::Disconnected | Status::Timeout
-            );
-            assert!(expected, "{error:?}");
+        let before = tcp_traffic().dials;
+        let asked = ask(engine, endpoint);
+        let status = status_of(&asked);
+        let expected = [Status::Ok, Status::Backoff, Status::ConnectFailed, Status::Disconnected, Status::Timeout];
+        assert!(expected.contains(&status), "{asked:?}");
+        if matches!(status, Status::Ok | Status::Timeout) {
+            // Every other dial is given up only after it has left: a busy machine may give up all others before that.
+            dials += 1;
+            if dials % 2 == 0 {
+                wait_until("the dial has left", LIMIT, || tcp_traffic().dials > before);
+            }
         }
         give_up(engine, endpoint);
         rounds += 1;
@@ -133,6 +138,6 @@ fn dialling_and_giving_up_without_end_is_one_dial_a_step() {
         let dials = tcp_traffic().dials - before;
         let allowed = took.as_millis() / 100 + 1;
         assert!(u128::from(dials) <= allowed, "{endpoint}: {dials} dials in {took:?}, the steps allow {allowed}");
-        assert!(dials >= 3, "{endpoint}: only {dials} dials in {took:?}, although somebody asked");
+        assert!(dials >= 3, "{endpoint}: only {dials} dials in {took:?}, although it was asked for");
     }
 }

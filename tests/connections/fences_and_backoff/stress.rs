@@ -50,7 +50,7 @@ fn hammer(endpoint: &str) -> Duration {
                             let wait = error.retry_after.expect("when to come back");
                             assert!(wait <= LONGEST + LONGEST / 4, "{error:?}");
                         }
-                        // A send without waiting, while somebody else's dial is under way.
+                        // A send without waiting, while another thread's dial is in progress.
                         Status::Timeout => {}
                         _ => panic!("{error:?}"),
                     }
@@ -109,7 +109,7 @@ fn a_port_that_refuses_is_dialled_once_a_step() {
 }
 
 #[test]
-fn nobody_asks_and_nothing_is_dialled() {
+fn without_a_call_nothing_is_dialled() {
     skip_unless!(own_process::network_available());
     if OwnProcess::new(test_name!()).network().parent() {
         return;

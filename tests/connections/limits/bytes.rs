@@ -57,7 +57,7 @@ fn a_stopped_peer_takes_no_more_memory_than_its_budget() {
 }
 
 #[test]
-fn who_waits_for_the_budget_goes_on_when_the_peer_has_acknowledged_some() {
+fn a_sender_that_waits_for_the_budget_goes_on_when_the_peer_has_acknowledged_some() {
     let (engine, peer) = (Engine::new(), narrow_peer(1));
     let conn = engine.ready_with(peer.endpoint(), &[("max_queued_bytes", "1000000")]);
     peer.stop();
@@ -72,7 +72,7 @@ fn who_waits_for_the_budget_goes_on_when_the_peer_has_acknowledged_some() {
         let conn = conn.clone();
         Waiting::one(move || send(&conn, &[&vec![8; size]], LONG))
     };
-    // One that is larger than the whole budget goes when nothing else is on the way.
+    // One that is larger than the whole budget goes when nothing else is in flight.
     let senders = sender(100_000).and(sender(100_000)).and(sender(3_000_000));
     wait_waiting(&conn, 3, LONG);
     peer.resume();
@@ -123,7 +123,7 @@ fn the_total_is_shared_by_all_connections_and_refuses_at_once() {
 
 /// What is refused, idle or long acknowledged takes nothing from others.
 #[test]
-fn the_total_is_there_for_who_has_something_on_the_way() {
+fn the_total_counts_only_what_is_in_flight() {
     if OwnProcess::new(test_name!()).parent() {
         return;
     }
@@ -140,7 +140,7 @@ fn the_total_is_there_for_who_has_something_on_the_way() {
     assert_eq!(status, Status::Timeout);
     let other = engine.ready(&healthy.endpoints()[0]);
     for _ in 0..20 {
-        // Acknowledged at once, though nobody has looked: it is not on the way any more.
+        // Acknowledged at once, though no call has looked: it is not in flight any more.
         send(&other, &[&vec![7; 8 * MIB]], LONG).expect("enough is left");
         other.flush(0, after(LONG)).0.unwrap();
     }
@@ -159,7 +159,7 @@ fn the_total_is_there_for_who_has_something_on_the_way() {
 }
 
 #[test]
-fn who_waits_for_the_budget_waits_without_a_processor() {
+fn a_sender_that_waits_for_the_budget_uses_no_processor() {
     if OwnProcess::new(test_name!()).parent() {
         return;
     }

@@ -129,7 +129,7 @@ fn every_later_connection_fails_without_a_trace_and_works_after_relief() {
             }
             _ => panic!("{free} free: {result:?}"),
         }
-        send(&first, &[b"x"], LIMIT).expect("who is connected needs no more");
+        send(&first, &[b"x"], LIMIT).expect("a live connection needs no more");
         drop(hog);
         let (conn, _) = engine.send_to(endpoint, &[b"after relief"], LIMIT).expect("sent");
         peer.wait_received(before.messages + 2, LIMIT);
@@ -196,7 +196,7 @@ fn the_second_address_of_a_name_finds_no_descriptor() {
 /// Descriptors that were there when the dial was admitted are gone when the name has been looked up: libzmq cannot
 /// make its TCP socket, and once aborted the process over it.
 #[test]
-fn a_dial_that_loses_its_descriptors_on_the_way_ends_at_its_deadline_at_the_latest() {
+fn a_dial_that_loses_its_descriptors_midway_ends_at_its_deadline_at_the_latest() {
     skip_unless!(own_process::network_available());
     skip_unless!(names::available());
     if OwnProcess::new(test_name!()).network().descriptors(128).parent() {
@@ -215,12 +215,12 @@ fn a_dial_that_loses_its_descriptors_on_the_way_ends_at_its_deadline_at_the_late
         let mut hog = Hog::leaving(0);
         while conn.info().state == ConnectionState::Connecting {
             server.answer(Ipv4Addr::LOCALHOST);
-            // The look-up gives its own back when it is done; whoever is first has them.
+            // The look-up gives its descriptors back when it is done; the first caller has them.
             hog.take_all();
             std::thread::yield_now();
         }
         watch.at_most(ms(600), "the dial");
-        send(&other, &[b"x"], LIMIT).expect("who is connected goes on");
+        send(&other, &[b"x"], LIMIT).expect("a live connection goes on");
         if conn.info().state == ConnectionState::Ended {
             starved += 1;
             let info = conn.info();

@@ -116,7 +116,7 @@ fn of_many_threads_as_many_as_there_is_room_for_get_a_connection() {
         }
     }
     let dials: u64 = peers.iter().map(|peer| peer.received().accepted).sum();
-    assert_eq!(dials, 10 * ROOM as u64, "who got LIMIT dialled nobody");
+    assert_eq!(dials, 10 * ROOM as u64, "a connect that got LIMIT dialled nothing");
 }
 
 #[test]
@@ -154,7 +154,7 @@ fn what_is_remembered_of_endpoints_is_bounded() {
         return;
     }
     let engine = Engine::with(&[("max_fences", "500"), ("backoff_ms", "60000"), ("backoff_max_ms", "60000")]);
-    // Addresses of this host where nobody listens.
+    // Addresses of this host without a listener.
     let endpoint = |number: usize| format!("tcp://127.77.{}.{}:9", number / 250, number % 250 + 1);
     let fence = |range: std::ops::Range<usize>| {
         range.for_each(|number| engine.disconnect_endpoint(&endpoint(number)).expect("fenced"));

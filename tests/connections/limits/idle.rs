@@ -61,7 +61,7 @@ fn what_is_not_acknowledged_keeps_a_connection() {
 }
 
 #[test]
-fn where_nobody_can_tell_only_an_unused_connection_is_evicted() {
+fn without_acknowledgements_only_an_unused_connection_is_evicted() {
     let ipc = format!("ipc://{}", std::env::temp_dir().join(format!("kvconn-idle-{}", std::process::id())).display());
     for (bind, settings) in [(&*ipc, &[][..]), ("tcp://127.0.0.1:0", &[("acknowledgement", "off")][..])] {
         let peer = Peer::with(PeerOptions { bind: bind.into(), ..PeerOptions::default() });
@@ -86,7 +86,7 @@ fn the_idlest_connection_makes_room_when_there_is_none() {
     for conn in [&conns[1], &conns[2], &conns[0]] {
         send(conn, &[b"x"], LONG).unwrap();
         conn.flush(0, after(LONG)).0.unwrap();
-        // What is on the way is looked at ten times each stall_ms.
+        // Messages in flight are looked at ten times each stall_ms.
         wait_until("it is known to be idle", LONG, || conn.try_idle().is_some());
         std::thread::sleep(ms(100));
     }
@@ -118,9 +118,9 @@ fn without_an_idle_connection_there_is_no_room() {
     assert_eq!(conn.info().status, Status::Evicted);
 }
 
-/// Whoever sends while its connection is evicted gets through, or is told that nothing was accepted.
+/// A send whose connection is being evicted succeeds, or says that nothing was accepted.
 #[test]
-fn an_eviction_loses_no_message_of_those_who_send_at_that_moment_stress() {
+fn an_eviction_loses_no_message_of_concurrent_senders_stress() {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
     let engine = Engine::with(&[("idle_timeout_ms", "1"), ("stall_ms", "10")]);
     let endpoint = peer.endpoint();

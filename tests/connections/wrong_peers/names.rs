@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 
 /// Scenario 31: the server of this name answers in ten seconds.
 #[test]
-fn a_slow_name_ends_at_its_dials_deadline_and_disturbs_nobody() {
+fn a_slow_name_ends_at_its_dials_deadline_and_disturbs_no_other_endpoint() {
     skip_unless!(own_process::network_available());
     skip_unless!(names::available());
     if OwnProcess::new(test_name!()).network().parent() {

@@ -24,7 +24,8 @@ fn found_out(endpoint: &str) -> String {
             refused(send.join().unwrap(), Status::ConnectFailed);
         }
     });
-    watch.at_most(HANDSHAKE + ms(100), "finding it out");
+    // Were the handshake not what ends it, it would take connect_timeout_ms: 3 s.
+    watch.at_most(HANDSHAKE + ms(600), "finding it out");
     let info = wait_ended(&conn, LIMIT);
     assert_eq!((info.status, info.accepted, info.ready_for), (Status::ConnectFailed, 0, Duration::ZERO));
     assert_ne!(info.os_errno, 0, "{}", info.message);
@@ -73,7 +74,7 @@ fn services_that_speak_first_are_found_out() {
                 let peer = WrongPeer::speaking(banner);
                 found_out(&peer.endpoint());
                 assert_eq!(peer.connections(), 1, "{what}");
-                // A greeting and, to who greets well, a READY command.
+                // A greeting and, after a good greeting, a READY command.
                 assert!(peer.bytes() <= 200, "{what} was sent {} bytes", peer.bytes());
             });
         }

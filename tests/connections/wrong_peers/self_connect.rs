@@ -1,5 +1,5 @@
-//! Scenario 19: whoever dials a free port of his own host may be given that very port to dial from, and TCP connects
-//! him to himself. The port is taken then, and its true owner must still be able to bind it.
+//! Scenario 19: a dial of a free port of this host may get that very port as its source, and TCP connects it to itself.
+//! The port is taken then, and its true owner must still be able to bind it.
 
 use std::net::TcpListener;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -43,7 +43,7 @@ fn never_ready_and_bindable(host: &str) {
     let mut failed = 0;
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
-        // Nobody is connected to himself for longer than it takes to see it.
+        // No connection to itself lasts longer than it takes to see it.
         let looking_on = scope.spawn(|| {
             let (mut since, mut longest) = (None, Duration::ZERO);
             while !over.load(Ordering::Relaxed) {
@@ -107,7 +107,7 @@ fn stress_a_dial_of_a_free_ipv6_port_is_never_ready_and_leaves_it_free() {
 
 /// With one port to dial from, the kernel has no choice.
 #[test]
-fn a_connection_to_itself_is_a_failed_dial_to_everybody_who_waits() {
+fn a_connection_to_itself_is_a_failed_dial_for_every_waiting_call() {
     skip_unless!(own_process::network_available());
     if OwnProcess::new(test_name!()).network().parent() {
         return;
@@ -120,7 +120,7 @@ fn a_connection_to_itself_is_a_failed_dial_to_everybody_who_waits() {
         let conn = engine.lazy(&endpoint);
         refused(send(&conn, &[b"to myself"], LIMIT), Status::ConnectFailed);
         let after = tcp_traffic();
-        // It was connected, and to whom else?
+        // It was connected, and only to itself.
         assert_eq!((after.dials - before.dials, after.refused - before.refused), (1, 0), "{endpoint}");
         assert_eq!(conn.info().accepted, 0);
         refused(engine.send_to(&endpoint, &[b"x"], LIMIT), Status::Backoff);

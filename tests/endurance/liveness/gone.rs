@@ -1,4 +1,4 @@
-//! A peer whose kernel says that it is gone: nobody has to wait for that.
+//! A peer whose kernel says that it is gone is lost at once.
 
 use std::time::{Duration, Instant};
 

@@ -8,7 +8,7 @@ use crate::{skip_unless, test_name};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// A peer has sent heartbeats for a while, then packets vanish. The little that the kernel takes is sent and not
+/// A peer has sent heartbeats for a while, then packets are dropped. The little that the kernel takes is sent and not
 /// acknowledged; the rest, as many bytes as some answers to heartbeats would have, is with libzmq.
 #[test]
 fn a_message_that_libzmq_holds_is_not_acknowledged_however_long_nothing_moves() {
@@ -37,7 +37,7 @@ fn a_message_that_libzmq_holds_is_not_acknowledged_however_long_nothing_moves() 
     }
     std::thread::sleep(ms(4000));
     assert_eq!(conn.info().acknowledged, Some(5), "nothing has left since");
-    network.mend();
+    network.restore();
     conn.flush(0, after(LONG)).0.unwrap();
     assert_eq!(peer.wait_received(25, LONG).messages, 25);
 }

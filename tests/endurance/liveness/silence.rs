@@ -1,4 +1,4 @@
-//! Scenario 17: packets vanish on their way, without a word from anybody.
+//! Scenario 17: packets are dropped silently.
 
 use std::time::{Duration, Instant};
 
@@ -14,12 +14,12 @@ use crate::common::{Engine, Namespace, Peer, PeerOptions, TcpView, ms, wait_unti
 use crate::skip_unless;
 
 const LONG: Duration = Duration::from_secs(20);
-/// The kernel's timers are late by up to an eighth, and somebody must then be told.
+/// The kernel's timers are late by up to an eighth, and the loss must then be reported.
 const HEAD_ROOM: Duration = ms(600);
 
 /// Where a network namespace can be made, the next two tests show what comes of it.
 #[test]
-fn the_kernels_patience_is_that_of_keepalive_while_nothing_is_on_the_way() {
+fn the_kernels_patience_is_that_of_keepalive_while_nothing_is_in_flight() {
     for (keepalive_idle_s, idle) in [("30", 45_000), ("0", 70_000)] {
         let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
         let user_timeout = ("user_timeout_ms", "70000");
@@ -125,7 +125,7 @@ fn packets_that_are_dropped_for_less_than_the_timeouts_cost_nothing() {
             sent += u64::from(send(&conn, &[b"some", b"bytes"], ms(0)).is_ok());
             std::thread::sleep(ms(5));
         }
-        network.mend();
+        network.restore();
     }
     let (flushed, acknowledged) = conn.flush(0, after(LONG));
     flushed.expect("the network is whole again");

@@ -24,7 +24,7 @@ fn a_large_message_on_a_slow_link_is_not_stalled_soak() {
     let frame = vec![7; mebibytes << 20];
     let watch = Stopwatch::start();
     send(&conn, &[&frame], LONG).expect("room");
-    // Nobody asks kvconn meanwhile: it is the watcher that looks.
+    // No call looks meanwhile: the watcher does.
     assert_eq!(peer.wait_received(1, LONG).bytes, frame.len() as u64);
     println!("{mebibytes} MiB at {megabits} Mbit/s: {:?}", watch.elapsed());
     assert!(watch.elapsed() > ms(2500), "the link is not slow: {:?}", watch.elapsed());

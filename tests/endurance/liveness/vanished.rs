@@ -13,7 +13,7 @@ use crate::skip_unless;
 
 const LONG: Duration = Duration::from_secs(30);
 
-/// The peer and its kernel's side of the connection vanish, and nobody hears of it. (With something unread the kernel of
+/// The peer and its kernel's side of the connection vanish without a packet. (With something unread the kernel of
 /// a killed process says RST, once; that is lost with the rest.)
 fn vanish(network: &Namespace, peer: &Peer) {
     network.cut();
@@ -32,7 +32,7 @@ fn an_idle_peer_that_vanished_and_is_back_is_lost_by_reset_with_the_next_probe()
     send(&conn, &[b"never read"], LONG).expect("its kernel takes it");
     conn.flush(0, after(LONG)).0.expect("its kernel has it");
     vanish(&network, &peer);
-    network.mend();
+    network.restore();
     let back = Stopwatch::start();
     let lost = engine.expect_event(EventKind::PeerLost, LONG);
     println!("idle, keepalive 2 s: the host that is back answers after {:?}", back.elapsed());
@@ -55,7 +55,7 @@ fn a_peer_that_vanished_with_data_in_flight_and_is_back_is_lost_by_reset() {
     conn.flush(0, after(LONG)).0.expect("its kernel has it");
     vanish(&network, &peer);
     let accepted = 1 + engine.fill(&conn, LARGE);
-    network.mend();
+    network.restore();
     let back = Stopwatch::start();
     let lost = engine.expect_event(EventKind::PeerLost, LONG);
     println!("data in flight: the host that is back answers after {:?}", back.elapsed());

@@ -38,14 +38,14 @@ impl Random {
     }
 }
 
-/// Buffers that were lent with accepted messages, and those that were given back.
-static LENT: AtomicU64 = AtomicU64::new(0);
-static RETURNED: AtomicU64 = AtomicU64::new(0);
+/// Zero-copy messages that were accepted, and those whose buffers were released.
+static OWNED: AtomicU64 = AtomicU64::new(0);
+static RELEASED: AtomicU64 = AtomicU64::new(0);
 
 /// How often each call ended how.
 type Outcomes = HashMap<(&'static str, Status), u64>;
 
-/// One thread's doings.
+/// What one thread does.
 struct Actor<'a> {
     engine: &'a Engine,
     endpoints: &'a [String],
@@ -54,7 +54,7 @@ struct Actor<'a> {
     last: Option<Arc<Connection>>,
 }
 
-/// How long the calling thread has waited for a processor so far: what it is late by for the machine's sake.
+/// How long the calling thread has waited for a processor so far: its delay that is the machine's load.
 fn waited_for_processor() -> Duration {
     let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     Duration::from_nanos(text.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default())
@@ -71,7 +71,8 @@ impl Actor<'_> {
             let (load, waited) = (watch.excused(), waited_for_processor() - waited);
             assert!(
                 took <= time + LATE + load + waited,
-                "{call} with {time:?} took {took:?}, of which {waited:?} without a processor and {load:?} for the load: {result:?}"
+                "{call} with {time:?} took {took:?}, of which {waited:?} without a processor and {load:?} for the load: \
+                 {result:?}"
             );
             if let Err(error) = &result {
                 assert!(allowed(call, error.status), "{call}: {error:?}");
@@ -93,7 +94,7 @@ impl Actor<'_> {
                 None => self.connect(at, time),
             },
             60..69 => match &self.last {
-                Some(conn) => ("send_owned", lend(conn, time)),
+                Some(conn) => ("send_owned", send_owned(conn, time)),
                 None => self.connect(at, time),
             },
             69 => match &self.last {
@@ -155,14 +156,14 @@ impl Actor<'_> {
     }
 }
 
-/// Lends three frames.
-fn lend(conn: &Arc<Connection>, time: Duration) -> Result<()> {
+/// Sends three frames without a copy.
+fn send_owned(conn: &Arc<Connection>, time: Duration) -> Result<()> {
     static FRAME: [u8; 20_000] = [7; 20_000];
-    let release: Release = Box::new(|_, _, _| _ = RETURNED.fetch_add(1, Ordering::Relaxed));
+    let release: Release = Box::new(|_, _, _| _ = RELEASED.fetch_add(1, Ordering::Relaxed));
     let frames = [&raw const FRAME[..], &raw const FRAME[..100], &raw const FRAME[..0]];
-    // SAFETY: static bytes that nobody changes.
+    // SAFETY: static bytes that are never changed.
     unsafe { conn.send_owned(&frames, Some(release), after(time)) }?;
-    LENT.fetch_add(1, Ordering::Relaxed);
+    OWNED.fetch_add(1, Ordering::Relaxed);
     Ok(())
 }
 
@@ -186,7 +187,7 @@ fn allowed(call: &str, status: Status) -> bool {
 }
 
 /// Stops, kills and restarts one peer after another.
-fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
+fn disturb(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
     let mut random = Random(99);
     while !stop.load(Ordering::Relaxed) {
         std::thread::sleep(ms(random.below(60)));
@@ -208,7 +209,7 @@ fn torment(peers: &Mutex<Vec<Peer>>, stop: &AtomicBool) {
     }
 }
 
-/// The issue's last word: a minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
+/// A minute of this (`KVCONN_SOAK_SECONDS=60`, `make soak`) leaves nothing behind.
 #[test]
 fn everything_at_once_leaves_nothing_behind_stress() {
     let limit = soak_time(ms(10_000)) + 3 * LONG;
@@ -230,9 +231,9 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     ];
     let engine = Engine::with(&settings);
     let first = engine.ready(&endpoints[0]);
-    lend(&first, LONG).unwrap(); // the thread for it is there from now on
+    send_owned(&first, LONG).unwrap(); // its release starts the thread for releases
     first.disconnect().unwrap();
-    Stopwatch::start(); // whose thread is there from now on
+    Stopwatch::start(); // starts the thread that measures the load
     let descriptors_before = descriptors_at_rest();
     let threads_before = threads();
 
@@ -249,13 +250,13 @@ fn everything_at_once_leaves_nothing_behind_stress() {
                 })
             })
             .collect();
-        let tormentor = scope.spawn(|| torment(&peers, stop));
+        let disturbing = scope.spawn(|| disturb(&peers, stop));
         let begun = Instant::now();
         while begun.elapsed() < soak_time(ms(10_000)) && !actors.iter().any(|actor| actor.is_finished()) {
             std::thread::sleep(ms(10));
         }
         stop.store(true, Ordering::Relaxed);
-        tormentor.join().expect("the tormentor");
+        disturbing.join().expect("the thread that disturbs");
         let mut all = Outcomes::new();
         for actor in actors {
             for (outcome, count) in actor.join().expect("an actor") {
@@ -273,16 +274,16 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         assert!(outcomes.contains_key(&("send_to", status)), "{status:?} did not happen");
     }
 
-    // What is live now is all that is open, libzmq's descriptor and ours of each. A connection that once had to wait has
-    // an eventfd more.
+    // What is live now is all that is open, libzmq's descriptor and ours of each. A connection that once had to wait
+    // has an eventfd more.
     wait_until("the sockets of ended connections are closed", LONG, || {
         held_descriptors().tcp == 2 * engine.connections().len()
     });
     let rescues: u64 = engine.connections().into_iter().map(|id| connection(id).info().rescues).sum();
     assert_eq!(rescues, 0);
     engine.disconnect_all(after(LONG)).expect("all closed");
-    wait_until("every lent buffer is given back, once", LONG, || {
-        RETURNED.load(Ordering::Relaxed) == LENT.load(Ordering::Relaxed)
+    wait_until("every zero-copy buffer is released, once", LONG, || {
+        RELEASED.load(Ordering::Relaxed) == OWNED.load(Ordering::Relaxed)
     });
     let closed = Instant::now();
     while held_descriptors() != descriptors_before {
@@ -292,7 +293,7 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     // Five descriptors for each live connection, and nothing else. They may be idle.
     engine.configure(&options(&[("idle_timeout_ms", "0")])).unwrap();
     let all: Vec<&str> = endpoints.iter().map(String::as_str).collect();
-    engine.node("decode", &all); // which lifts every fence, and begins the backoff anew
+    engine.node("decode", &all); // it lifts every fence and restarts the backoff
     for endpoint in all {
         engine.send_to(endpoint, &[b"x"], LONG).expect("a healthy peer");
     }

@@ -1,4 +1,4 @@
-//! The gate wakes everybody whom it should, without its safety net.
+//! The gate wakes every thread that it should wake, without its safety net.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
@@ -14,8 +14,8 @@ fn slow_peer(name: &str) -> Peer {
     Peer::with(PeerOptions { bind, rcvhwm: 1, delay: ms(1), log: false, ..PeerOptions::default() })
 }
 
-/// Senders that come and go are those whose wake-ups get lost when something is wrong with the gate: whoever comes
-/// may eat the signal that another waits for, and then leaves for a while.
+/// A defect of the gate shows as a lost wake-up of senders that come and go: one that comes may take the signal that
+/// another waits for, and then leave for a while.
 #[test]
 fn intermittent_senders_never_need_the_safety_net_stress() {
     const SENDERS: usize = 64;
@@ -56,7 +56,7 @@ fn intermittent_senders_never_need_the_safety_net_stress() {
     assert!(least > 0 && least >= fair / 5, "the unluckiest sent {least} of a fair share of {fair}");
 }
 
-/// The same with senders that never pause, some of which barge and give up: nobody starves.
+/// The same with senders that never pause, some of which barge and give up: no sender starves.
 #[test]
 fn nobody_starves_between_busy_and_barging_senders_stress() {
     const SENDERS: usize = 24;
@@ -74,7 +74,7 @@ fn nobody_starves_between_busy_and_barging_senders_stress() {
             }
             count
         };
-        // They never wait: they pass when there is room, and may take the signal from who polls.
+        // They never wait: they pass when there is room, and may take the signal from the sender that polls.
         for _ in 0..4 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {

@@ -1,4 +1,4 @@
-//! Whole messages in order, whoever else sends.
+//! Whole messages in order, beside other senders.
 
 use std::sync::Arc;
 use std::time::Duration;

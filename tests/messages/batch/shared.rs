@@ -12,7 +12,7 @@ use crate::test_name;
 const MIB: usize = 1 << 20;
 const LONG: Duration = Duration::from_secs(60);
 
-/// On half of the connections libzmq tells kvconn when it lets go of a message.
+/// On half of the connections libzmq tells kvconn when it frees a message.
 fn eight_ranks(engine: &Engine, log: bool) -> (Vec<Peer>, Vec<Arc<Connection>>) {
     let options = PeerOptions { log, ..PeerOptions::default() };
     let peers: Vec<Peer> = (0..8).map(|_| Peer::with(options.clone())).collect();

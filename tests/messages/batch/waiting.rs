@@ -133,7 +133,7 @@ fn batches_and_senders_in_the_same_queues_all_pass() {
         let one = waiting_batch(&conns);
         conns.reverse();
         let other = waiting_batch(&conns);
-        // `waiting_senders` waits for those who were there before as well.
+        // `waiting_senders` counts the senders that were there before as well.
         let last = conns.iter().map(|conn| {
             let before = conn.info().waiting;
             let own = conn.clone();

@@ -15,7 +15,7 @@ use crate::common::{Engine, Random, RawPeer, TcpView, soak_time, wait_until};
 
 const LONG: Duration = Duration::from_secs(30);
 /// In turn.
-const WAYS: [Way; 2] = [Way::Copied, Way::Lent];
+const WAYS: [Way; 2] = [Way::Copied, Way::Owned];
 
 /// Ten of each every day, a hundred where there is time.
 fn rounds() -> u64 {
@@ -54,7 +54,7 @@ fn life(engine: &Engine, peer: &RawPeer, random: &mut Random, end: impl Fn(&RawP
     let sending = std::thread::spawn(move || send_until_it_ends(&sender, seed));
     let until = 1 + random.below(400);
     if random.below(3) == 0 {
-        // Full buffers on the way.
+        // Full buffers in flight.
         peer.pause_reading();
         wait_until("a sender waits", LONG, || conn.info().waiting > 0);
     } else {

@@ -23,8 +23,8 @@ const PONG: u64 = 7;
 pub enum Way {
     /// kvconn copies it.
     Copied,
-    /// It is lent, and libzmq writes it from where it is.
-    Lent,
+    /// Zero-copy: libzmq writes it from where it is.
+    Owned,
 }
 
 /// The frames of one message, behind a first one that numbers it.
@@ -64,13 +64,13 @@ impl Shape {
         let frames: Vec<&[u8]> = std::iter::once(&number[..]).chain(bodies).collect();
         match way {
             Way::Copied => conn.send(&mut || message(&frames), after(timeout)),
-            Way::Lent => {
+            Way::Owned => {
                 // Never given back: the number is as old as the process, as is the body.
                 let number: &'static [u8] = Box::leak(Box::new(number));
-                let lent: Vec<*const [u8]> =
+                let buffers: Vec<*const [u8]> =
                     std::iter::once(number).chain(frames[1..].iter().copied()).map(|frame| &raw const *frame).collect();
-                // SAFETY: static bytes that nobody changes.
-                unsafe { conn.send_owned(&lent, None, after(timeout)) }
+                // SAFETY: static bytes that are never changed.
+                unsafe { conn.send_owned(&buffers, None, after(timeout)) }
             }
         }
     }
@@ -106,8 +106,8 @@ impl Account {
         &self.shapes[number as usize - 1]
     }
 
-    /// Whether the kernel has counted exactly what was accepted, and PONGs for the PINGs that came: one for each, unless
-    /// libzmq could not write for a while; then it answers several with one.
+    /// Whether the kernel has counted exactly what was accepted, and PONGs for the PINGs that came: one for each,
+    /// unless libzmq could not write for a while; then it answers several with one.
     pub fn settles(&mut self, view: &TcpView) -> bool {
         let pinged = view.received() - RECEIVED_BEFORE;
         let Some(ponged) = view.acked().checked_sub(SENT_BEFORE + self.bytes()) else { return false };

@@ -1,4 +1,4 @@
-//! Who is at the other end of a story, and what becomes of it.
+//! The peer at the other end of a random run.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ pub enum Reader {
 
 /// What a reader does, or is done to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Deed {
+pub enum Action {
     Stop,
     Resume,
     PauseReading,
@@ -45,21 +45,21 @@ impl Reader {
         }
     }
 
-    pub fn does(&self, deed: Deed) {
-        match (self, deed) {
-            (Reader::Libzmq(peer), Deed::Stop) => peer.stop(),
-            (Reader::Libzmq(peer), Deed::Resume) => peer.resume(),
-            (Reader::Libzmq(peer), Deed::PauseReading) => peer.pause_reading(),
-            (Reader::Libzmq(peer), Deed::ResumeReading) => peer.resume_reading(),
-            (Reader::Libzmq(peer), Deed::Kill) => peer.kill(),
-            (Reader::Libzmq(peer), Deed::Close | Deed::Finish) => peer.terminate(),
-            (Reader::Raw(peer), Deed::Stop) => peer.stop(),
-            (Reader::Raw(peer), Deed::Resume) => peer.resume(),
-            (Reader::Raw(peer), Deed::PauseReading) => peer.pause_reading(),
-            (Reader::Raw(peer), Deed::ResumeReading) => peer.resume_reading(),
-            (Reader::Raw(peer), Deed::Kill) => peer.kill(),
-            (Reader::Raw(peer), Deed::Close) => peer.close(),
-            (Reader::Raw(peer), Deed::Finish) => peer.finish(),
+    pub fn does(&self, action: Action) {
+        match (self, action) {
+            (Reader::Libzmq(peer), Action::Stop) => peer.stop(),
+            (Reader::Libzmq(peer), Action::Resume) => peer.resume(),
+            (Reader::Libzmq(peer), Action::PauseReading) => peer.pause_reading(),
+            (Reader::Libzmq(peer), Action::ResumeReading) => peer.resume_reading(),
+            (Reader::Libzmq(peer), Action::Kill) => peer.kill(),
+            (Reader::Libzmq(peer), Action::Close | Action::Finish) => peer.terminate(),
+            (Reader::Raw(peer), Action::Stop) => peer.stop(),
+            (Reader::Raw(peer), Action::Resume) => peer.resume(),
+            (Reader::Raw(peer), Action::PauseReading) => peer.pause_reading(),
+            (Reader::Raw(peer), Action::ResumeReading) => peer.resume_reading(),
+            (Reader::Raw(peer), Action::Kill) => peer.kill(),
+            (Reader::Raw(peer), Action::Close) => peer.close(),
+            (Reader::Raw(peer), Action::Finish) => peer.finish(),
         }
     }
 }

@@ -38,7 +38,7 @@ fn deadlines_on_a_full_queue_are_kept_at_the_head_and_behind_it() {
     let engine = Engine::with(&[("send_hwm", "4"), ("send_timeout_ms", "150")]);
     let conn = engine.ready(peer.endpoint());
     for timeout in [ms(0), ms(1), ms(10), ms(150), ms(1000)] {
-        // A little progress, so that nobody is refused for the time before.
+        // A little progress, so that no send is refused for the time before.
         peer.resume();
         send(&conn, &[LARGE], LONG).expect("the peer reads");
         peer.stop();

@@ -38,10 +38,10 @@ fn after_one_deadline_on_a_stopped_peer_the_next_hundred_sends_cost_nothing() {
         assert!(error.status.row().retriable, "{error:?}");
     }
     watch.at_most(ms(1000), "a hundred more sends");
-    // Whoever has more patience than that still waits, from the last progress on.
+    // A sender with a longer timeout still waits, counted from the last progress.
     refused(send(&conn, &[LARGE], ms(2500)), Status::Stalled);
     assert!(watch_fill.elapsed() >= ms(2500), "nothing had moved for {:?} at the most", watch_fill.elapsed());
-    // And without a timeout nobody waits, nor is it said that the peer is stuck.
+    // Without a timeout no call waits, and none says that the peer is stuck.
     refused(send(&conn, &[LARGE], ms(0)), Status::Timeout);
     assert_eq!(engine.expect_event(EventKind::Stalled, LONG).conn, conn.id());
 
@@ -76,12 +76,12 @@ fn patient(conn: &Arc<Connection>) -> Waiting<Result<u64>> {
 
 /// Scenario 15b.
 #[test]
-fn a_short_deadline_beside_it_fails_nobody_elses_send() {
+fn a_short_deadline_beside_it_fails_no_other_send() {
     let peer = narrow_peer(1);
     let engine = Engine::with(&[("send_hwm", "4")]);
     let conn = engine.ready(peer.endpoint());
     for hasty_first in [true, false, true] {
-        // Full at this moment; what moved last moved just now, so that nobody is refused for the time before.
+        // Full at this moment; the last progress is recent, so that no send is refused for the time before.
         peer.stop();
         while status_of(&send(&conn, &[LARGE], ms(5))) == Status::Ok {}
         let first = hasty_first.then(|| hasty(&conn));

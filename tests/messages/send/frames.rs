@@ -89,7 +89,7 @@ fn the_most_frames_arrive_and_more_or_none_are_invalid() {
     assert_eq!(totals.frames, MAX_FRAMES as u64);
 }
 
-/// A message that cannot be made is not sent, and who makes it is asked once, when it is clear that it can be tried.
+/// A message that cannot be made is not sent. Its maker is called once, when it is clear that a send can be tried.
 #[test]
 fn the_message_is_asked_for_once_and_not_for_a_connection_that_has_ended() {
     let peer = Peer::any();

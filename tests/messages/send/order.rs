@@ -88,7 +88,7 @@ fn sequences_count_the_messages_in_the_order_in_which_they_arrive() {
     assert_eq!((info.accepted, info.rescues, info.waiting), (THREADS * EACH, 0, 0));
 }
 
-/// Guarantee 4: nothing is accepted before the handshake, and after it who waited longest comes first.
+/// Guarantee 4: nothing is accepted before the handshake, and after it the sender that waited longest comes first.
 #[test]
 fn senders_that_wait_for_ready_are_accepted_in_the_order_of_their_coming() {
     const SENDERS: u32 = 6;
@@ -104,7 +104,7 @@ fn senders_that_wait_for_ready_are_accepted_in_the_order_of_their_coming() {
         one
     });
     let waiting = waiting.reduce(Waiting::and).expect("senders");
-    // Not even those who would not wait get in.
+    // A send that would not wait does not get in either.
     for _ in 0..100 {
         refused(send(&conn, &[b"early"], ms(0)), Status::Timeout);
     }
@@ -119,7 +119,7 @@ fn senders_that_wait_for_ready_are_accepted_in_the_order_of_their_coming() {
     assert_eq!(texts, ["0", "1", "2", "3", "4", "5"]);
 }
 
-/// The peer dies in the middle of the handshake: those who wait for it know at once.
+/// The peer dies in the middle of the handshake: the senders that wait for it return at once.
 #[test]
 fn senders_that_wait_for_ready_fail_when_the_peer_dies_before_it() {
     let peer = Peer::any();

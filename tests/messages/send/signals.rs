@@ -1,4 +1,4 @@
-//! Scenario 34: a thousand signals a second, without SA_RESTART, to whoever is in a call.
+//! Scenario 34: a thousand signals a second, without SA_RESTART, to threads in calls.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};

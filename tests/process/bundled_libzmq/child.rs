@@ -30,7 +30,7 @@ pub fn in_child(name: &str, preload: Preload, scenario: fn()) {
         command.env("LD_PRELOAD", path);
     }
     let mut child = command.spawn().unwrap();
-    let deadline = Instant::now() + 2 * PATIENCE; // the copy says more about what it waits for in vain
+    let deadline = Instant::now() + 2 * PATIENCE; // the copy's own deadline comes first and says more
     while child.try_wait().unwrap().is_none() {
         if Instant::now() > deadline {
             child.kill().unwrap();

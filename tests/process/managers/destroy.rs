@@ -47,7 +47,7 @@ fn the_ids_of_a_destroyed_manager_are_stale() {
     }
     assert_eq!(status_of(&process.manager(id)), Status::Stale);
     refused(process.destroy_manager(id, after(LONG)), Status::Stale);
-    // Who had looked something up before gets an error, too.
+    // What was looked up before the end gives an error, too.
     refused(engine.send(&live, &[b"x"], ms(1000)), Status::Disconnected);
     refused(engine.connect(peer.endpoint(), ms(1000)), Status::Stale);
     refused(engine.send_to(peer.endpoint(), &[b"x"], ms(1000)), Status::Stale);
@@ -87,7 +87,7 @@ fn threads_that_wait_in_a_destroyed_manager_return_at_once() {
     let waiting = waiting_senders(&full, 3).and(start("send", mute.endpoint())).and(start("connect", mute.endpoint()));
     let waiting = waiting.and(start("send_to", mute.endpoint())).and(start("retry", closed.endpoint()));
     wait_waiting(&lazy, 2, LONG);
-    std::thread::sleep(ms(50)); // so that those whose waiting nobody can see do wait
+    std::thread::sleep(ms(50)); // so that the calls whose waiting cannot be observed do wait
 
     let begun = Instant::now();
     let process = Process::current().expect("a process");

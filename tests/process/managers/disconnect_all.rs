@@ -140,7 +140,7 @@ fn every_endpoint_is_fenced() {
 }
 
 #[test]
-fn reports_that_nobody_took_survive_it() {
+fn reports_that_were_not_taken_survive_it() {
     let engine = Engine::new();
     let node = engine.node("n", &[]);
     engine.node_track_request(node, 5).expect("live");

@@ -48,7 +48,7 @@ fn every_thread_that_waits_and_every_later_call_gets_shutdown() {
     let waiting = waiting.and(start("retry", closed.endpoint())).and(start("default", mute.endpoint()));
     let waiting = waiting.and(start("next_event", String::new()));
     wait_waiting(&lazy, 1, LONG);
-    std::thread::sleep(ms(50)); // so that those whose waiting nobody can see do wait
+    std::thread::sleep(ms(50)); // so that the calls whose waiting cannot be observed do wait
     let begun = Instant::now();
     let result = within(ms(600), "shutdown", || process.shutdown(after(ms(300))));
     refused(result, Status::Timeout); // the stopped peer took nothing more

@@ -1,4 +1,4 @@
-//! Nobody answers: the dial ends at its own deadline, and others do not notice.
+//! No answer at all: the dial ends at its own deadline, and other endpoints are not disturbed.
 
 use std::time::Duration;
 
@@ -67,7 +67,7 @@ fn a_short_deadline_is_told_from_a_refusal() {
 }
 
 #[test]
-fn whoever_waits_for_a_black_hole_is_told_at_the_dials_deadline_or_at_his_own() {
+fn calls_to_a_black_hole_end_at_the_dials_deadline_or_at_their_own() {
     let hole = WrongPeer::black_hole();
     let engine = Engine::with(&[("connect_timeout_ms", "600")]);
     let watch = Stopwatch::start();
