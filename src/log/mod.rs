@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::error::{Error, Result, Status};
 use crate::sys::foreign_fd;
 use crate::sys::lock::Mutex;
-use sink_thread::{Channel, SinkThread};
+use sink_thread::{LogChannel, SinkThread};
 
 /// How important a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -178,7 +178,7 @@ struct Logger {
 #[derive(Default)]
 struct LoggerState {
     level: Option<Level>,
-    channel: Option<Channel>,
+    channel: Option<LogChannel>,
     /// The threads of the sinks before, until they end.
     ending: Vec<Arc<SinkThread>>,
     environment_read: bool,
@@ -201,7 +201,7 @@ impl Logger {
     }
 
     fn set(&self, sink: Option<Sink>, level: Level) -> Result<()> {
-        let channel = sink.filter(|_| level != Level::Off).map(Channel::start).transpose()?;
+        let channel = sink.filter(|_| level != Level::Off).map(LogChannel::start).transpose()?;
         let ending = {
             let mut state = self.state.lock();
             state.set_by_caller = true;
@@ -231,7 +231,7 @@ impl Logger {
         }
         let Some(value) = value else { return };
         // Not under the lock: opening a file may take its time.
-        let started = file::sink(&value).and_then(|(sink, level)| Ok((sink.map(Channel::start).transpose()?, level)));
+        let started = file::sink(&value).and_then(|(sink, level)| Ok((sink.map(LogChannel::start).transpose()?, level)));
         match started {
             Ok((channel, level)) => {
                 let mut state = self.state.lock();
@@ -249,7 +249,7 @@ impl Logger {
         }
     }
 
-    fn replace(&self, state: &mut LoggerState, channel: Option<Channel>, level: Level) {
+    fn replace(&self, state: &mut LoggerState, channel: Option<LogChannel>, level: Level) {
         state.level = channel.as_ref().map(|_| level);
         self.publish(state);
         state.ending.retain(|old| !old.is_over());

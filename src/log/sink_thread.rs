@@ -31,7 +31,7 @@ struct Record {
 }
 
 /// The sending end.
-pub(super) struct Channel {
+pub(super) struct LogChannel {
     records: SyncSender<Record>,
     /// Lines dropped and not reported yet.
     dropped: Arc<AtomicU64>,
@@ -55,11 +55,11 @@ struct SinkState {
     over: bool,
 }
 
-impl Channel {
-    pub(super) fn start(mut sink: Sink) -> Result<Channel> {
+impl LogChannel {
+    pub(super) fn start(mut sink: Sink) -> Result<LogChannel> {
         let (records, receiver) = sync_channel(CAPACITY);
         let (thread, dropped) = (Arc::new(SinkThread::default()), Arc::new(AtomicU64::new(0)));
-        let channel = Channel { records, dropped: dropped.clone(), thread: thread.clone() };
+        let channel = LogChannel { records, dropped: dropped.clone(), thread: thread.clone() };
         spawn_quiet("kvconn-log", move || {
             let stopped = MarkOver(thread.clone());
             before_stop(move || drop(stopped));
