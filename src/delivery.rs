@@ -1,5 +1,7 @@
 //! What became of accepted messages: the counts of a connection, and the outcome of one message.
 
+use std::fmt;
+
 use crate::ids::ConnId;
 
 /// What became of what was accepted.
@@ -28,6 +30,33 @@ pub enum EndedBy {
     Timeout = 3,
     /// This process ended it.
     Local = 4,
+}
+
+impl EndedBy {
+    /// Its name, as in the header's constants.
+    pub fn name(self) -> &'static str {
+        match self {
+            EndedBy::Unknown => "UNKNOWN",
+            EndedBy::Fin => "FIN",
+            EndedBy::Reset => "RESET",
+            EndedBy::Timeout => "TIMEOUT",
+            EndedBy::Local => "LOCAL",
+        }
+    }
+}
+
+/// One line for a person.
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.acknowledged {
+            Some(acknowledged) => {
+                let unacknowledged = self.accepted.saturating_sub(acknowledged);
+                write!(f, "{} accepted, {acknowledged} acknowledged, {unacknowledged} unacknowledged", self.accepted)?;
+            }
+            None => write!(f, "{} accepted, acknowledged: unknown", self.accepted)?,
+        }
+        write!(f, ", ended by {}", self.ended_by.name())
+    }
 }
 
 /// What became of a message whose buffers are given back. Numbers are frozen.

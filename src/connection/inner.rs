@@ -348,6 +348,11 @@ impl ConnectionInner {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
     }
 
+    /// How long nothing has moved.
+    pub(super) fn without_progress(&self) -> Duration {
+        self.progress.elapsed()
+    }
+
     /// It has made progress.
     fn note_progress(&mut self) {
         self.full = false;

@@ -90,8 +90,12 @@ pub struct ConnectionInfo {
     pub ended_by: EndedBy,
     /// Threads waiting in a send.
     pub waiting: u32,
+    /// How long the first of them has waited.
+    pub longest_wait: Duration,
     /// It is full and has made no progress for `stall_ms`.
     pub stalled: bool,
+    /// The time since a byte was last acknowledged, or since it was READY.
+    pub without_progress: Duration,
     /// The time since its dial began.
     pub age: Duration,
     /// How long it was or is READY. Zero if it never was.
@@ -415,7 +419,9 @@ impl Connection {
             queued_bytes: if inner.end.is_none() { inner.queued() } else { 0 },
             ended_by: delivery.ended_by,
             waiting: u32::try_from(inner.waiting()).unwrap_or(u32::MAX),
+            longest_wait: inner.longest_wait(),
             stalled: inner.stalled,
+            without_progress: inner.without_progress(),
             age: self.dialled.elapsed(),
             ready_for: inner.ready_at.map_or(Duration::ZERO, |at| until.saturating_duration_since(at)),
             rescues: inner.rescues(),

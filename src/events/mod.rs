@@ -66,6 +66,12 @@ impl EventKind {
             EventKind::Overflow => "OVERFLOW",
         }
     }
+
+    /// Whether it ends a connection that was READY, if it is about one.
+    fn is_ending(self) -> bool {
+        use EventKind::{Disconnected, Evicted, NodeFailed, PeerLost};
+        matches!(self, PeerLost | Disconnected | Evicted | NodeFailed)
+    }
 }
 
 /// One event.
@@ -193,7 +199,42 @@ impl fmt::Display for Event {
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;
         }
-        Ok(())
+        match (&self.delivery, self.kind) {
+            (Some(delivery), _) if self.kind.is_ending() => write!(f, "; {delivery}"),
+            (None, EventKind::NodeFailed) => write!(f, "; {} requests failed", self.count),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many losses of each kind are remembered.
+const REMEMBERED_LOSSES: usize = 16;
+
+/// The last losses, whether somebody has read their events or not; newest last.
+#[derive(Clone, Default)]
+pub(crate) struct Losses {
+    /// Connections whose peer was lost, or which their node's failure ended.
+    connections: VecDeque<Event>,
+    /// Nodes that failed.
+    nodes: VecDeque<Event>,
+}
+
+impl Losses {
+    fn remember(&mut self, event: &Event) {
+        let losses = match (event.kind, event.conn) {
+            (EventKind::NodeFailed, ConnId::NONE) => &mut self.nodes,
+            (EventKind::NodeFailed | EventKind::PeerLost, _) => &mut self.connections,
+            _ => return,
+        };
+        if losses.len() == REMEMBERED_LOSSES {
+            losses.pop_front();
+        }
+        losses.push_back(event.clone());
+    }
+
+    /// Newest first, those of nodes before those of connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Event> {
+        self.nodes.iter().rev().chain(self.connections.iter().rev())
     }
 }
 
@@ -217,6 +258,7 @@ struct Queue {
     /// STALLED events ever pushed, lost ones included.
     stalls: u64,
     closed: bool,
+    losses: Losses,
     /// Made when it is first asked for. Rung when the first item comes, cleared when the last goes.
     fd: Option<EventFd>,
 }
@@ -240,6 +282,7 @@ impl Events {
             dropped: 0,
             stalls: 0,
             closed: false,
+            losses: Losses::default(),
             fd: None,
         };
         Events { queue: Mutex::new(queue), more: Condvar::new() }
@@ -257,7 +300,9 @@ impl Events {
             event.message.truncate(event.message.floor_char_boundary(MAX_MESSAGE));
             event.message.shrink_to_fit();
         }
-        if self.queue.lock().push(event) {
+        let mut queue = self.queue.lock();
+        queue.losses.remember(&event);
+        if queue.push(event) {
             self.more.notify_one();
         }
     }
@@ -326,6 +371,16 @@ impl Events {
     pub fn try_counts(&self) -> Option<(usize, u64)> {
         let queue = self.queue.try_lock()?;
         Some((queue.len(), queue.dropped))
+    }
+
+    /// The last losses.
+    pub(crate) fn losses(&self) -> Losses {
+        self.queue.lock().losses.clone()
+    }
+
+    /// The same without waiting for the lock.
+    pub(crate) fn try_losses(&self) -> Option<Losses> {
+        Some(self.queue.try_lock()?.losses.clone())
     }
 
     /// How many STALLED there were since the beginning, lost ones included.

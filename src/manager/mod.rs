@@ -29,7 +29,7 @@ use crate::manager::counts::{Counts, Past};
 use crate::manager::flight::Flights;
 use crate::manager::nodes::{Nodes, Remains};
 use crate::net::endpoint::Endpoint;
-use crate::options::{Key, Options, Reach, Values};
+use crate::options::{Key, Options, Reach, Source, Values};
 use crate::runtime::Runtime;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::timeout::Timeout;
@@ -134,7 +134,7 @@ impl Manager {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_configure of a manager other than 0")?;
         }
         let mut sets = self.open_sets()?;
-        let values = sets.values.with(options)?;
+        let values = sets.values.with(options)?.sourced(options, Source::Configure);
         self.runtime.configure(options)?;
         self.send_timeout_ms.store(values.get(Key::SendTimeoutMs).unsigned_abs(), Ordering::Relaxed);
         self.events.set_bound(values.count(Key::MaxEvents));

@@ -5,6 +5,7 @@
 //! `docs/options.md` is made from the table.
 
 mod curve;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -15,6 +16,8 @@ use std::fmt::Write as _;
 use crate::error::{Error, Result};
 
 pub use curve::CurveKey;
+pub use sources::Source;
+pub(crate) use sources::unknown_variables;
 pub use values::{NodeLoss, Options, Value, Values};
 
 /// Where a setting acts.

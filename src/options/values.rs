@@ -4,7 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CurveKey, Key, Kind, Reach, SETTINGS, Setting, text};
+use super::sources::Source;
+use super::{CurveKey, Key, Reach, SETTINGS, Setting, text};
 use crate::error::{Error, Result};
 
 const COUNT: usize = SETTINGS.len();
@@ -24,7 +25,11 @@ pub enum Value {
 
 /// A value for every setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values([Value; COUNT]);
+pub struct Values {
+    values: [Value; COUNT],
+    /// For people only.
+    pub(super) sources: [Source; COUNT],
+}
 
 /// Some settings that were given explicitly.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -116,7 +121,8 @@ impl Options {
 impl Values {
     /// The defaults.
     pub fn defaults() -> Values {
-        Values(std::array::from_fn(|place| SETTINGS[place].default_value()))
+        let values = std::array::from_fn(|place| SETTINGS[place].default_value());
+        Values { values, sources: [Source::Default; COUNT] }
     }
 
     /// The defaults, with what the environment says. `lookup` is `std::env::var` outside tests. A variable that
@@ -126,7 +132,8 @@ impl Values {
         for setting in SETTINGS {
             let variable = setting.variable();
             if let Some(text) = lookup(&variable) {
-                values.0[setting.key as usize] = setting
+                values.sources[setting.key as usize] = Source::Environment;
+                values.values[setting.key as usize] = setting
                     .parse(&text)
                     .map_err(|e| Error::invalid(format!("environment variable {variable}: {}", e.message)))?;
             }
@@ -139,7 +146,7 @@ impl Values {
     pub fn with(&self, options: &Options) -> Result<Values> {
         let mut values = self.clone();
         for (setting, value) in options.given() {
-            values.0[setting.key as usize] = value.clone();
+            values.values[setting.key as usize] = value.clone();
         }
         values.check()?;
         Ok(values)
@@ -188,21 +195,21 @@ impl Values {
     /// of them is, for CONFLICT. Keys are not shown.
     pub fn conflict(&self, options: &Options) -> Option<String> {
         let (setting, _) =
-            options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.0[s.key as usize] != **wanted)?;
-        Some(match (&self.0[setting.key as usize], setting.kind) {
-            (Value::Number(place), Kind::Word(words)) => {
-                format!("the live connection has {} = {}", setting.name, words[*place as usize])
-            }
-            (Value::Number(number), _) => format!("the live connection has {} = {number}", setting.name),
-            (Value::Text(text), _) => format!("the live connection has {} = {text}", setting.name),
-            (Value::Key(_), _) => format!("the live connection has another {}", setting.name),
-            (Value::None, _) => format!("the live connection has no {}", setting.name),
+            options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.value(s.key) != *wanted)?;
+        Some(match self.value(setting.key) {
+            Value::Number(_) | Value::Text(_) => format!("the live connection has {} = {}", setting.name, self.shown(setting)),
+            Value::Key(_) => format!("the live connection has another {}", setting.name),
+            Value::None => format!("the live connection has no {}", setting.name),
         })
+    }
+
+    pub(super) fn value(&self, key: Key) -> &Value {
+        &self.values[key as usize]
     }
 
     /// The plain number.
     pub fn get(&self, key: Key) -> i64 {
-        self.0[key as usize].number()
+        self.value(key).number()
     }
 
     /// A count, as a size.
@@ -245,7 +252,7 @@ impl Values {
     }
 
     fn text(&self, key: Key) -> Option<&Arc<str>> {
-        match &self.0[key as usize] {
+        match self.value(key) {
             Value::Text(text) => Some(text),
             Value::Number(_) | Value::None | Value::Key(_) => None,
         }
@@ -253,7 +260,7 @@ impl Values {
 
     /// One of the CURVE keys. When there is a server key, there are all three: a check has made sure of that.
     pub(crate) fn key(&self, key: Key) -> Option<&CurveKey> {
-        match &self.0[key as usize] {
+        match self.value(key) {
             Value::Key(key) => Some(key),
             Value::Number(_) | Value::None | Value::Text(_) => None,
         }

@@ -12,9 +12,9 @@ use crate::connection::batch;
 use crate::connection::message::{Copies, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
-use crate::log;
+use crate::log::{self, Level};
 use crate::manager::Manager;
-use crate::options::{Options, Reach, Values};
+use crate::options::{self, Options, Reach, Source, Values};
 use crate::runtime::Runtime;
 use crate::sys::fork;
 use crate::sys::lock::RwLock;
@@ -65,7 +65,7 @@ impl Process {
         let begun = unsafe { old.as_ref() }.is_some_and(|process| process.pid == std::process::id());
         if !begun {
             if old.is_null() {
-                log::from_environment()?;
+                log::from_environment();
             } else {
                 // Forked: the parent's threads are not here.
                 log::reset_after_fork();
@@ -74,6 +74,11 @@ impl Process {
             if CURRENT.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
                 // SAFETY: another thread was first; nobody has seen ours.
                 drop(unsafe { Box::from_raw(fresh) });
+            } else if old.is_null() {
+                for name in options::unknown_variables(std::env::vars_os().map(|(name, _)| name)) {
+                    let name = name.display();
+                    log::log(Level::Warn, || format!("environment variable {name} is none of kvconn's: misspelt?"));
+                }
             }
         }
         fork::mark();
@@ -156,7 +161,7 @@ impl Process {
         let mut values = self.values.clone();
         if let Some(options) = options {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
-            values = values.with(options)?;
+            values = values.with(options)?.sourced(options, Source::ManagerCreate);
         }
         let mut managers = self.managers.write();
         // Under the lock: `shutdown` sets the mark before it looks whom to close.

@@ -3,6 +3,7 @@
 pub(crate) mod clock;
 pub(crate) mod descriptor;
 pub(crate) mod epoll;
+pub(crate) mod foreign_fd;
 pub(crate) mod fork;
 pub(crate) mod lock;
 pub(crate) mod sync;

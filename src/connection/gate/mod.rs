@@ -93,24 +93,29 @@ pub(crate) trait Wake: Send + Sync {
     fn wake(&self);
 }
 
-/// How a thread in the queue is woken.
+/// How a thread in the queue is woken, and since when it waits.
 enum Waiter {
     /// It parks on this.
-    Parked(Condvar),
+    Parked(Condvar, Instant),
     /// It waits at several gates. The flag says that it must look at this gate. It is set before the waker is used.
-    AtSeveral(Arc<dyn Wake>, AtomicBool),
+    AtSeveral(Arc<dyn Wake>, AtomicBool, Instant),
 }
 
 impl Waiter {
     fn at_several(waker: &Arc<dyn Wake>) -> Waiter {
-        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false))
+        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false), Instant::now())
+    }
+
+    fn since(&self) -> Instant {
+        let (Waiter::Parked(_, since) | Waiter::AtSeveral(_, _, since)) = self;
+        *since
     }
 
     /// Makes the thread look again.
     fn wake(&self) {
         match self {
-            Waiter::Parked(source) => source.notify_one(),
-            Waiter::AtSeveral(waker, must_look) => {
+            Waiter::Parked(source, _) => source.notify_one(),
+            Waiter::AtSeveral(waker, must_look, _) => {
                 must_look.store(true, Ordering::Release);
                 waker.wake();
             }
@@ -120,14 +125,14 @@ impl Waiter {
     /// The same for a head that polls.
     fn wake_poller(&self, source: &impl WaitSource) {
         match self {
-            Waiter::Parked(_) => source.wake_poller(),
+            Waiter::Parked(..) => source.wake_poller(),
             Waiter::AtSeveral(..) => self.wake(),
         }
     }
 
     /// Takes the flag back. Returns whether it was set.
     fn take_wakeup(&self) -> bool {
-        matches!(self, Waiter::AtSeveral(_, must_look) if must_look.swap(false, Ordering::AcqRel))
+        matches!(self, Waiter::AtSeveral(_, must_look, _) if must_look.swap(false, Ordering::AcqRel))
     }
 }
 
@@ -222,6 +227,11 @@ impl<C: Channel> Access<'_, C> {
         self.locked.queue.len()
     }
 
+    /// How long the first of them has waited.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.locked.queue.front().map_or(Duration::ZERO, |head| head.since().elapsed())
+    }
+
     /// How often the safety net caught a lost wake-up.
     pub(crate) fn rescues(&self) -> u64 {
         self.locked.rescues
@@ -303,7 +313,8 @@ impl<C: Channel> Gate<C> {
         item: &mut C::Item,
         mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Result<C::Output, C::Refusal> {
-        let (mut locked, mut place) = match self.enter(item, &mut patience, || Waiter::Parked(Condvar::new())) {
+        let waiter = || Waiter::Parked(Condvar::new(), Instant::now());
+        let (mut locked, mut place) = match self.enter(item, &mut patience, waiter) {
             Entered::Done(result) => return result,
             Entered::Queued(locked, place) => (locked, place),
         };
@@ -433,7 +444,7 @@ impl Place {
 
     /// Waits until another thread wakes this one.
     fn park<C: Channel>(&self, locked: &mut MutexGuard<'_, Locked<C>>, until: Instant) {
-        if let Waiter::Parked(source) = &*self.me {
+        if let Waiter::Parked(source, _) = &*self.me {
             source.wait_until(locked, until);
         }
     }

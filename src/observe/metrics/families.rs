@@ -46,6 +46,7 @@ enum Read {
     Waits(fn(&Reading) -> &WaitsRead),
     EndpointCounter(fn(&EndpointReading) -> u64),
     EndpointGauge(fn(&EndpointReading) -> u64),
+    ProcessCounter(fn(&ProcessReading) -> u64),
     ProcessGauge(fn(&ProcessReading) -> u64),
     Build,
 }
@@ -131,6 +132,10 @@ pub(super) const FAMILIES: &[Family] = &[
         "max_total_queued_bytes."),
     family("managers", Read::ProcessGauge(|p| p.managers),
         "Managers, the process's own included."),
+    family("log_dropped_lines", Read::ProcessCounter(|p| p.log_dropped_lines),
+        "Lines of the log that were dropped because the log function, or the file, was too slow."),
+    family("log_failures", Read::ProcessCounter(|p| p.log_failures),
+        "Times that the log of KVCONN_LOG could not be started, reopened or written."),
     family("build", Read::Build,
         "Which kvconn and which libzmq this is."),
 ];
@@ -140,13 +145,13 @@ impl Family {
         match self.read {
             Read::Counter(_) | Read::Gauge(_) | Read::ByStatus(..) | Read::ByState | Read::Waits(_) => About::Manager,
             Read::EndpointCounter(_) | Read::EndpointGauge(_) => About::Endpoint,
-            Read::ProcessGauge(_) | Read::Build => About::Process,
+            Read::ProcessCounter(_) | Read::ProcessGauge(_) | Read::Build => About::Process,
         }
     }
 
     fn kind(&self) -> MetricType {
         match self.read {
-            Read::Counter(_) | Read::ByStatus(..) | Read::EndpointCounter(_) => MetricType::Counter,
+            Read::Counter(_) | Read::ByStatus(..) | Read::EndpointCounter(_) | Read::ProcessCounter(_) => MetricType::Counter,
             Read::Gauge(_) | Read::ByState | Read::EndpointGauge(_) | Read::ProcessGauge(_) => MetricType::Gauge,
             Read::Waits(_) => MetricType::Histogram,
             Read::Build => MetricType::Info,
@@ -164,7 +169,7 @@ impl Family {
             Read::ByStatus(..) => &[MANAGER, "status"],
             Read::ByState => &[MANAGER, "state"],
             Read::EndpointCounter(_) | Read::EndpointGauge(_) => &[MANAGER, "endpoint"],
-            Read::ProcessGauge(_) => &[],
+            Read::ProcessCounter(_) | Read::ProcessGauge(_) => &[],
             Read::Build => &["version", "libzmq"],
         }
     }
@@ -203,6 +208,10 @@ impl Family {
             Read::EndpointGauge(read) => reading.endpoints.iter().try_for_each(|endpoint| {
                 metric.encode_family(&[("endpoint", endpoint.endpoint.as_str())])?.encode_gauge(&read(endpoint))
             }),
+            Read::ProcessCounter(read) => match &reading.process {
+                Some(process) => counter(&mut metric, read(process)),
+                None => Ok(()),
+            },
             Read::ProcessGauge(read) => match &reading.process {
                 Some(process) => metric.encode_gauge(&read(process)),
                 None => Ok(()),

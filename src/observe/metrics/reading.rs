@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use crate::connection::{Connection, ConnectionInfo, ConnectionState};
 use crate::ids::ManagerId;
+use crate::log;
 use crate::manager::Manager;
 use crate::manager::counts::{ByStatus, Past, WaitsRead};
 use crate::net::endpoint::Endpoint;
@@ -68,6 +69,8 @@ pub(super) struct ProcessReading {
     pub(super) descriptors_limit: u64,
     pub(super) queued_bytes_reserved: u64,
     pub(super) queued_bytes_limit: u64,
+    pub(super) log_dropped_lines: u64,
+    pub(super) log_failures: u64,
 }
 
 impl Reading {
@@ -125,6 +128,8 @@ impl Reading {
                 descriptors_limit: process.runtime().descriptors().limit(),
                 queued_bytes_reserved,
                 queued_bytes_limit,
+                log_dropped_lines: log::dropped(),
+                log_failures: log::failures(),
             });
         }
         reading
