@@ -39,5 +39,9 @@ mod thread;
 mod wake;
 mod watcher;
 
+// The C boundary turns a panic into KVCONN_INTERNAL. Without unwinding it would end the host process instead.
+#[cfg(panic = "abort")]
+compile_error!("kvconn needs panic = \"unwind\": a panic must not end the host process");
+
 // Builds and links libzmq.
 use zmq as _;

@@ -23,15 +23,15 @@ use delivery::{Delivery, End};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[repr(u8)]
 pub enum Level {
-    /// No line at all.
+    /// No lines.
     Off = 0,
-    /// kvconn cannot do something that it should.
+    /// kvconn cannot do something that it should do.
     Error = 1,
     /// Something that the operator may want to change.
     Warn = 2,
     /// What happens to connections and nodes.
     Info = 3,
-    /// Each step of it.
+    /// Each step.
     Debug = 4,
 }
 

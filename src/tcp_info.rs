@@ -90,14 +90,13 @@ impl TcpInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum EndedBy {
-    /// It has not ended, or nobody can tell.
+    /// It has not ended, or the cause is unknown.
     Unknown = 0,
-    /// The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
-    /// it has read everything does not.
+    /// The peer closed it in order. It gets everything acknowledged if it keeps reading.
     Fin = 1,
-    /// The peer or its kernel reset it: what its kernel held may be gone.
+    /// The peer or its kernel reset it. Data in its kernel may be lost.
     Reset = 2,
-    /// The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again.
+    /// No answer from the peer's host. Data in its kernel may be lost.
     Timeout = 3,
     /// This process ended it.
     Local = 4,

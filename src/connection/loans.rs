@@ -14,11 +14,11 @@ use crate::thread::host_call;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Outcome {
-    /// The peer's kernel has acknowledged it whole.
+    /// The peer's kernel has acknowledged the whole message.
     Acknowledged = 1,
-    /// The connection has ended before that.
+    /// The connection ended before that.
     Unacknowledged = 2,
-    /// Nobody can tell.
+    /// Unknown.
     Unknown = 3,
 }
 

@@ -62,7 +62,7 @@ pub enum ConnectionState {
     Connecting = 1,
     /// The ZMTP handshake has succeeded.
     Ready = 2,
-    /// Over.
+    /// It has ended.
     Ended = 3,
 }
 
