@@ -232,9 +232,9 @@
  * share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
  *
  * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. But if the connection has
- * made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once. So a thread that
- * sends to many peers loses one timeout to a stuck peer, not one for each message. With timeout 0 a full connection is
- * always KVCONN_TIMEOUT.
+ * made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once, or as soon as that
+ * becomes true while it waits. So a thread that sends to many peers loses one timeout to a stuck peer, not one for each
+ * message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
  *
  * == Idle connections ==
  *
@@ -935,7 +935,8 @@ kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node, const char *con
  * @retval KVCONN_OK          the request is tracked.
  * @retval KVCONN_NODE_FAILED the node has failed. No report lists this request: the caller must fail it.
  * @retval KVCONN_LIMIT       max_requests is reached, by live nodes and failure reports that were not taken. */
-KVCONN_NODISCARD kvconn_status_t kvconn_node_track_request(kvconn_node_t node, uint64_t request, kvconn_error_t *error);
+KVCONN_NODISCARD
+kvconn_status_t kvconn_node_track_request(kvconn_node_t node, uint64_t request, kvconn_error_t *error);
 
 /** Notes that a request is done. Look at was_tracked: if it is 0, or the call fails, the request was never tracked, or
  * a failure report lists it. So a request is never both done and failed. Returns the statuses that all node calls

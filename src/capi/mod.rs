@@ -231,9 +231,9 @@
 //! share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
 //!
 //! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. But if the connection has
-//! made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once. So a thread that
-//! sends to many peers loses one timeout to a stuck peer, not one for each message. With timeout 0 a full connection is
-//! always KVCONN_TIMEOUT.
+//! made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once, or as soon as that
+//! becomes true while it waits. So a thread that sends to many peers loses one timeout to a stuck peer, not one for each
+//! message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! ## Idle connections
 //!

@@ -27,7 +27,7 @@ pub const SECTIONS: &[&str] = &[
 const NO_INIT: &[&str] = &["kvconn_failed_endpoint_t"];
 
 /// The whole header.
-pub fn header() -> String {
+pub(crate) fn make() -> String {
     let enums = Enums::new();
     let mut out = preamble();
     for section in SECTIONS {
@@ -177,7 +177,12 @@ fn items(path: &Path, source: &str, enums: &Enums) -> String {
                 whole = whole + " " + next.trim();
                 rest = after;
             }
-            out = out + &pending + &wrapped(plain(&whole).trim_end());
+            let declaration = plain(&whole);
+            let (marker, declaration) = match declaration.trim_end().strip_prefix("KVCONN_NODISCARD ") {
+                Some(declaration) => ("KVCONN_NODISCARD\n", declaration),
+                None => ("", declaration.trim_end()),
+            };
+            out = out + &pending + marker + &wrapped(declaration);
             pending.clear();
             continue;
         }
