@@ -9,7 +9,7 @@ use crate::ids::ConnId;
 pub struct Delivery {
     /// The last message accepted.
     pub accepted: u64,
-    /// The last message that the peer's kernel has acknowledged whole; `None`: nobody can tell.
+    /// The last message that the peer's kernel has acknowledged whole; `None`: unknown.
     pub acknowledged: Option<u64>,
     /// How the connection ended.
     pub ended_by: EndedBy,
@@ -19,14 +19,13 @@ pub struct Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum EndedBy {
-    /// It has not ended, or nobody can tell.
+    /// It has not ended, or the cause is unknown.
     Unknown = 0,
-    /// The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
-    /// it has read everything does not.
+    /// The peer closed it in order. It gets everything acknowledged if it keeps reading.
     Fin = 1,
-    /// The peer or its kernel reset it: what its kernel held may be gone.
+    /// The peer or its kernel reset it. Data in its kernel may be lost.
     Reset = 2,
-    /// The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again.
+    /// No answer from the peer's host. Data in its kernel may be lost.
     Timeout = 3,
     /// This process ended it.
     Local = 4,
@@ -63,11 +62,11 @@ impl fmt::Display for Delivery {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Outcome {
-    /// The peer's kernel has acknowledged it whole.
+    /// The peer's kernel has acknowledged the whole message.
     Acknowledged = 1,
-    /// The connection has ended before that.
+    /// The connection ended before that.
     Unacknowledged = 2,
-    /// Nobody can tell.
+    /// Unknown.
     Unknown = 3,
 }
 

@@ -31,5 +31,9 @@ pub mod ids;
 mod sys;
 pub mod timeout;
 
+// The C boundary turns a panic into KVCONN_INTERNAL. Without unwinding it would end the host process instead.
+#[cfg(panic = "abort")]
+compile_error!("kvconn needs panic = \"unwind\": a panic must not end the host process");
+
 // Builds and links libzmq.
 use zmq as _;

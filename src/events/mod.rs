@@ -27,24 +27,23 @@ const MAX_MESSAGE: usize = 255;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum EventKind {
-    /// Nothing happened within the time given.
+    /// No event came in time.
     None = 0,
     /// The ZMTP handshake of a connection has succeeded.
     Ready = 1,
     /// Ending: the dial failed.
     ConnectFailed = 2,
-    /// Ending: a READY connection's peer is gone.
+    /// Ending: the peer of a READY connection is gone.
     PeerLost = 3,
     /// Ending: this process ended the connection.
     Disconnected = 4,
-    /// Ending: the connection was idle, with everything acknowledged, and was closed to save its descriptors.
+    /// Ending: an idle connection was closed, with everything acknowledged.
     Evicted = 5,
-    /// Nothing of what is on the way to the peer has been acknowledged for `stall_ms`; there may still be room. (Where nobody can
-    /// tell: libzmq has let go of nothing that it holds.)
+    /// Messages are in flight, and made no progress for `stall_ms`. There may still be room.
     Stalled = 6,
     /// A stalled connection makes progress again.
     Recovered = 7,
-    /// With a connection: ending, its node failed. Without: the life of the node is over.
+    /// With a connection: ending, its node failed. Without: the node failed.
     NodeFailed = 8,
     /// Some events did not fit in the queue at this place; `count` says how many.
     Overflow = 9,

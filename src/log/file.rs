@@ -81,7 +81,6 @@ impl LogFile {
             Err(_) => _ = FAILURES.fetch_add(1, Ordering::Relaxed),
         }
     }
-    }
 }
 
 fn current_inode(path: &Path) -> Option<(u64, u64)> {

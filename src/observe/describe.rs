@@ -178,8 +178,6 @@ pub fn dump(fd: RawFd) -> Result<()> {
     });
     written.map_err(|e| match e.kind() {
         io::ErrorKind::TimedOut => Error::new(Status::Timeout, format!("descriptor {fd} takes nothing: nobody reads")),
-        _ => {
-            Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0))
-        }
+        _ => Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)),
     })
 }

@@ -197,7 +197,9 @@ impl Values {
         let (setting, _) =
             options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.value(s.key) != *wanted)?;
         Some(match self.value(setting.key) {
-            Value::Number(_) | Value::Text(_) => format!("the live connection has {} = {}", setting.name, self.shown(setting)),
+            Value::Number(_) | Value::Text(_) => {
+                format!("the live connection has {} = {}", setting.name, self.shown(setting))
+            }
             Value::Key(_) => format!("the live connection has another {}", setting.name),
             Value::None => format!("the live connection has no {}", setting.name),
         })
