@@ -39,7 +39,8 @@ fn a_connection_goes_on_without_a_socket_option_that_the_kernel_refuses_and_the_
     let path = std::env::var("KVCONN_TEST_LOG").expect("given above");
     let logged = || std::fs::read_to_string(&path).unwrap_or_default();
     wait_until("the log has a line", LIMIT, || logged().ends_with('\n'));
-    for name in ["TCP_USER_TIMEOUT", "keepalive", "TCP_NODELAY", "Protocol not available", &canonical(peer.endpoint())] {
+    for name in ["TCP_USER_TIMEOUT", "keepalive", "TCP_NODELAY", "Protocol not available", &canonical(peer.endpoint())]
+    {
         assert!(logged().contains(name), "{name} in {path}: {}", logged());
     }
 }
