@@ -16,7 +16,7 @@ use crate::connection::acknowledgement::tcp_info::{self, TcpInfo};
 use crate::connection::message::Message;
 use crate::options::{Key, Values};
 
-/// The bytes of a ZMTP greeting, which both sides send before anything else.
+/// The bytes of a ZMTP greeting, which a peer sends before anything else.
 const GREETING: u64 = 64;
 
 /// The account of one connection. Guarded by its lock.
@@ -75,9 +75,10 @@ impl Account {
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
         self.kernel = tcp.and_then(|tcp| {
             let info = tcp_info::read(tcp.as_fd()).ok()?;
-            // The peer's kernel has acknowledged our greeting: the peer has answered it. A kernel that does not count
-            // (gVisor's) cannot be asked about messages either.
-            let counts = info.counters.acked >= GREETING && info.counters.received >= GREETING;
+            // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A kernel
+            // whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our greeting
+            // nothing is known yet: a peer may say all of its handshake before it reads.
+            let counts = info.counters.acked > 0 && info.counters.received >= GREETING;
             if !counts {
                 return None;
             }
@@ -250,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_that_do_not_count_the_greeting_are_not_believed() {
+    fn counters_that_do_not_count_the_peers_greeting_are_not_believed() {
         for (bytes, believed) in [(0, false), (63, false), (64, true)] {
             let (here, _there) = connection(bytes);
             let mut account = Account::new(&Values::defaults(), Arc::new(ByteBudget::new(1 << 20)).reservation());
