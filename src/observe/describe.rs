@@ -1,4 +1,4 @@
-//! The present state as text, for a person at 3 a.m.
+//! The present state as text, for operators.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -11,7 +11,7 @@ use crate::manager::{Manager, Sets};
 use crate::net::endpoint::Endpoint;
 use crate::process::Process;
 
-/// Whether to wait for locks, or to leave out what is behind them.
+/// Whether to wait for locks, or to leave out what they guard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Locks {
     Wait,
@@ -30,7 +30,7 @@ impl Manager {
         text
     }
 
-    /// Gives the lock back between slices, so that describing ten thousand endpoints holds nobody up.
+    /// Releases the global lock between slices, so that describing ten thousand endpoints delays no other thread much.
     fn describe_waiting(&self, out: &mut dyn Write) -> fmt::Result {
         let mut endpoints = {
             let sets = self.sets();
@@ -49,8 +49,8 @@ impl Manager {
         Ok(())
     }
 
-    /// The same without waiting for a lock. A text, because whoever writes it out may be kept waiting by the reader,
-    /// and must not hold the lock meanwhile.
+    /// The same without waiting for a lock. Returns a text, because the reader may delay whatever writes it out, and no lock
+    /// may be held during that.
     fn describe_trying(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -58,7 +58,7 @@ impl Manager {
             Some(sets) => self.write_head(&mut text, &sets, Locks::Try).and_then(|()| {
                 sets.cache.iter().try_for_each(|(endpoint, entry)| write_entry(&mut text, endpoint, entry, Locks::Try))
             }),
-            None => writeln!(text, "manager {}: its lock is held, nothing more can be told", self.id()),
+            None => writeln!(text, "manager {}: its lock is held, nothing more is known", self.id()),
         };
         text
     }
@@ -139,7 +139,7 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
     Ok(())
 }
 
-/// Writes the state of all managers to a descriptor, waiting for no lock: for a debugger, also on a process that hangs in
+/// Writes the state of all managers to a descriptor without waiting for a lock. For a debugger, also on a process that hangs in
 /// or after `kvconn_shutdown`.
 pub fn dump(fd: RawFd) -> Result<()> {
     let process = Process::in_any_state()?;
@@ -150,21 +150,24 @@ pub fn dump(fd: RawFd) -> Result<()> {
         writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.runtime().descriptors().in_use())
             .and_then(|()| match process.try_managers() {
                 Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
-                None => writeln!(out, "the table of managers is held, nothing more can be told"),
+                None => writeln!(out, "the lock of the table of managers is held, nothing more is known"),
             });
     match (written, out.failure) {
         (Ok(()), _) => Ok(()),
         (Err(_), failure) => {
             let e = failure.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
             if e.kind() == io::ErrorKind::TimedOut {
-                return Err(Error::new(Status::Timeout, format!("descriptor {fd} takes nothing: nobody reads")));
+                return Err(Error::new(
+                    Status::Timeout,
+                    format!("descriptor {fd} takes no data: its reader does not read"),
+                ));
             }
             Err(Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)))
         }
     }
 }
 
-/// Writes straight to a descriptor that is not ours.
+/// Writes to a descriptor that kvconn does not own.
 struct FdWriter {
     fd: RawFd,
     failure: Option<io::Error>,
@@ -172,9 +175,9 @@ struct FdWriter {
 
 impl Write for FdWriter {
     fn write_str(&mut self, text: &str) -> fmt::Result {
-        /// What a pipe takes without waiting once poll says that it takes any.
+        /// What a pipe takes without blocking once poll reports that it is writable.
         const AT_ONCE: usize = libc::PIPE_BUF;
-        /// How long a reader may let us wait.
+        /// How long the reader may delay us.
         const PATIENCE_MS: i32 = 1000;
         let mut left = text.as_bytes();
         while !left.is_empty() {
