@@ -147,7 +147,7 @@ pub fn dump(fd: RawFd) -> Result<()> {
     let version = env!("CARGO_PKG_VERSION");
     let shut = if process.is_shut() { ", shut down" } else { "" };
     let written =
-        writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.runtime().descriptors().in_use())
+        writeln!(out, "kvconn {version}: {} descriptors reserved{shut}", process.runtime().descriptors().in_use())
             .and_then(|()| match process.try_managers() {
                 Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
                 None => writeln!(out, "the lock of the table of managers is held, nothing more is known"),
