@@ -1060,7 +1060,7 @@ enum kvconn_event_kind KVCONN_INT32 {
     KVCONN_EVENT_STALLED = 6,
     KVCONN_EVENT_RECOVERED = 7, /**< A stalled connection makes progress again. */
     KVCONN_EVENT_NODE_FAILED = 8, /**< With a connection: ending, its node failed. Without: the node failed. */
-    KVCONN_EVENT_OVERFLOW = 9, /**< Some events did not fit in the queue at this place; count says how many. */
+    KVCONN_EVENT_OVERFLOW = 9, /**< Some events did not fit into the queue at this place; count says how many. */
 };
 typedef int32_t kvconn_event_kind_t;
 

@@ -1,21 +1,21 @@
-//! What became of accepted messages: the counts of a connection, and the outcome of one message.
+//! Outcomes of accepted messages: the counts of a connection, and the outcome of one message.
 
 use std::fmt;
 
 use crate::ids::ConnId;
 
-/// What became of what was accepted.
+/// The counts of a connection's accepted messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The last message accepted.
     pub accepted: u64,
-    /// The last message that the peer's kernel has acknowledged whole; `None`: unknown.
+    /// The last message that the peer's kernel has acknowledged whole. `None`: unknown.
     pub acknowledged: Option<u64>,
     /// How the connection ended.
     pub ended_by: EndedBy,
 }
 
-/// How a connection ended, which says what an acknowledgement is worth. Numbers are frozen.
+/// How a connection ended. It says what an acknowledgement is worth. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum EndedBy {
@@ -58,7 +58,7 @@ impl fmt::Display for Delivery {
     }
 }
 
-/// What became of a message whose buffers are given back. Numbers are frozen.
+/// The outcome of a message whose buffers are released. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Outcome {
@@ -71,7 +71,7 @@ pub enum Outcome {
 }
 
 impl Delivery {
-    /// What became of that message of an ended connection.
+    /// The outcome of that message of an ended connection.
     pub(crate) fn outcome(&self, sequence: u64) -> Outcome {
         match self.acknowledged {
             Some(acknowledged) if acknowledged >= sequence => Outcome::Acknowledged,
@@ -80,11 +80,11 @@ impl Delivery {
         }
     }
 
-    /// The same while it lives: `None` when that is still open.
+    /// The outcome while the connection lives. `None` while it is open.
     pub(crate) fn outcome_so_far(&self, sequence: u64) -> Option<Outcome> {
         Some(self.outcome(sequence)).filter(|outcome| *outcome != Outcome::Unacknowledged)
     }
 }
 
-/// Is told once that the buffers of a message are the caller's again.
+/// Called once, when the buffers of a message are the caller's again.
 pub type Release = Box<dyn FnOnce(ConnId, u64, Outcome) + Send>;

@@ -1,4 +1,4 @@
-//! What can go wrong: the one table of statuses, and the error that carries one.
+//! What can fail: the one table of statuses, and the error that carries one.
 //!
 //! [`STATUSES`] is the single source for the header's constants, `docs/status.md` and the Python exceptions.
 //! Numbers are frozen: a status may be added, never renumbered.
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::ids::ConnId;
 
-/// How far an error reaches: what else is affected beside the call that got it.
+/// The scope of an error: what else is affected besides the call that got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Scope {
@@ -70,7 +70,7 @@ pub struct StatusRow {
     pub status: Status,
     /// Its C name.
     pub name: &'static str,
-    /// How far it reaches.
+    /// What else it affects.
     pub scope: Scope,
     /// Whether the same call can succeed later without the caller changing anything.
     pub retriable: bool,
@@ -156,11 +156,11 @@ pub const STATUSES: &[StatusRow] = &[
 impl Status {
     /// The row of the table that describes this status.
     pub fn row(self) -> &'static StatusRow {
-        // The table is in the order of the numbers 0, -1, -2 …; a test holds it there.
+        // The table is in the order of the numbers 0, -1, -2 …; a test checks that.
         &STATUSES[-(self as i32) as usize]
     }
 
-    /// The status of that number, if there is one.
+    /// The status with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Status> {
         STATUSES.iter().map(|r| r.status).find(|s| *s as i32 == number)
     }
@@ -171,21 +171,21 @@ impl Status {
     }
 }
 
-/// Why a call failed. An error means: nothing was accepted, nothing half-made. PARTIAL means that of what it is about; TIMEOUT of a
-/// connect leaves its dial, and TIMEOUT of a call that ends things has ended them.
+/// Why a call failed. An error means that nothing was accepted and nothing is half-made. Exceptions: PARTIAL says this of the
+/// failed items only. After TIMEOUT of a connect the dial goes on. After TIMEOUT of a call that ends things, they are ended.
 #[derive(Clone, Debug)]
 pub struct Error {
-    /// Which row of the table.
+    /// The status.
     pub status: Status,
     /// The operating system's errno behind it, 0 when there is none. Errors of the network always have one.
     pub os_errno: i32,
-    /// How long until the same call can help, when that is known.
+    /// How long until the same call can succeed, if that is known.
     pub retry_after: Option<Duration>,
-    /// The connection it is about, 0 when none.
+    /// The connection it is about, 0 if none.
     pub conn: ConnId,
-    /// The endpoint it is about, empty when none. Canonical when it could be parsed.
+    /// The endpoint it is about, empty if none. Canonical if it could be parsed.
     pub endpoint: String,
-    /// One line for a person: what happened and with what.
+    /// One line of text for operators: what happened, and the values.
     pub message: String,
 }
 
@@ -216,7 +216,7 @@ impl Error {
         Error::new(Status::Invalid, message)
     }
 
-    /// A limit that is reached.
+    /// A limit is reached.
     pub fn limit(message: impl Into<String>) -> Error {
         Error::new(Status::Limit, message)
     }
@@ -241,7 +241,7 @@ impl Error {
         self
     }
 
-    /// The same error, with the time after which the call can help.
+    /// The same error, with the time after which the call can succeed.
     pub fn retry_after(mut self, wait: Duration) -> Error {
         self.retry_after = Some(wait);
         self

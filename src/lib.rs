@@ -1,7 +1,7 @@
 //! kvconn owns the outbound ZeroMQ connections of disaggregated LLM inference engines.
 //!
 //! The library is used through its C header, `include/kvconn.h`. The folders are layers: a file names only what stands
-//! below it. `docs/architecture.md` shows the floors, and how a message and a failure go through them.
+//! below it. `docs/architecture.md` shows the layers, and the path of a message and of a failure through them.
 
 #![warn(missing_docs)]
 

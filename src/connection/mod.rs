@@ -277,7 +277,7 @@ impl Connection {
                 true => Ok(()),
                 false => error(
                     Status::WouldDeadlock,
-                    format!("the buffers of message {target} are given back by this very thread, after this call"),
+                    format!("the buffers of message {target} are released by this thread, after this call"),
                 ),
             };
         }
@@ -287,7 +287,7 @@ impl Connection {
                 let first = in_flight.first().unwrap_or(target);
                 error(
                     Status::Timeout,
-                    format!("the buffers of message {first} were not given back within the time given"),
+                    format!("the buffers of message {first} were not released within the time given"),
                 )
             }
         }

@@ -44,7 +44,7 @@ impl Reach {
     }
 }
 
-/// What values a setting takes.
+/// The values that a setting takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number in a range, counted in a unit ("ms", "s", "" for a plain count).
@@ -52,14 +52,14 @@ pub enum Kind {
     Number { min: i64, max: i64, unit: &'static str },
     /// 0 or 1; also `false` and `true`.
     Flag,
-    /// One of these words; the value is its place.
+    /// One of these words. The value is its index.
     Word(&'static [&'static str]),
-    /// A text of some form, or the empty text for none. `read` gives its canonical form, or refuses it.
+    /// A text of some form, or the empty text for none. `read` returns its canonical form, or refuses it.
     #[allow(missing_docs)]
     Text { form: &'static str, read: fn(&str) -> Option<String> },
-    /// A CURVE key that everybody may know, in Z85, or the empty text for none.
+    /// A public CURVE key, in Z85, or the empty text for none.
     PublicKey,
-    /// A CURVE key that nobody else may know, in Z85, or the empty text for none.
+    /// A secret CURVE key, in Z85, or the empty text for none.
     Secret,
 }
 
@@ -74,7 +74,7 @@ pub struct Setting {
     pub reach: Reach,
     /// What it takes.
     pub kind: Kind,
-    /// The default of a setting with numbers or words. All others are none by default.
+    /// The default of a setting with numbers or words. All others have none by default.
     pub default: i64,
     /// What it does and where the default comes from.
     pub text: &'static str,
@@ -134,10 +134,10 @@ const fn none(key: Key, name: &'static str, kind: Kind, text: &'static str) -> S
     Setting { key, name, reach: Reach::Connection, kind, default: 0, text }
 }
 
-/// The longest time a setting takes: a day. Longer waits are loops of the caller's.
+/// The longest time of a setting: a day. A caller that wants to wait longer calls again.
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// Every setting there is.
+/// Every setting.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
     number(Key::SendTimeoutMs, "send_timeout_ms", Reach::Manager, (0, DAY_MS, "ms"), 1000,
@@ -209,13 +209,13 @@ pub const SETTINGS: &[Setting] = &[
 ];
 
 impl Setting {
-    /// Reads a value of this setting. No error repeats what may be a key.
+    /// Parses a value of this setting. Errors do not repeat the text of a key.
     fn parse(&self, value: &str) -> Result<Value> {
         let invalid = |text: String| Err(Error::invalid(format!("option {}: {text}", self.name)));
         let bad = |expected: &str| invalid(format!("{value:?} is not {expected}"));
         match self.kind {
             Kind::Number { min, max, unit } => match value.parse::<i64>() {
-                // Only plain digits, so that one value has one text.
+                // Only plain digits, so that a value has one text.
                 Ok(n) if (min..=max).contains(&n) && value.bytes().all(|b| b.is_ascii_digit()) => Ok(Value::Number(n)),
                 _ => bad(format!("a whole number from {min} to {max} {unit}").trim_end()),
             },

@@ -136,6 +136,7 @@ impl Waiter {
     }
 }
 
+/// What the gate's lock guards.
 struct Locked<C: Channel> {
     channel: C,
     queue: VecDeque<Arc<Waiter>>,

@@ -1,4 +1,4 @@
-//! The one table of metrics: name, text, and where each number comes from. `docs/metrics.md` is made from it.
+//! The one table of metrics: name, text, and the source of each number. `docs/metrics.md` is made from it.
 
 use std::fmt::{self, Write as _};
 
@@ -10,10 +10,10 @@ use super::reading::{EndpointReading, ProcessReading, Reading};
 use crate::error::{STATUSES, Status};
 use crate::manager::counts::{ByStatus, WaitsRead};
 
-/// Before every name.
+/// The prefix of every name.
 pub(super) const PREFIX: &str = "kvconn";
 
-/// The label that says whose numbers they are.
+/// The label with the manager's id.
 pub(super) const MANAGER: &str = "manager";
 
 /// One row of the table: a family of series.
@@ -25,7 +25,7 @@ pub(super) struct Family {
     read: Read,
 }
 
-/// Whose numbers a family has.
+/// What a family's numbers describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Manager,
@@ -33,12 +33,12 @@ pub(super) enum About {
     Process,
 }
 
-/// Where a family's numbers are in a reading, which also says what they are.
+/// Where a family's numbers are in a reading, and their type.
 #[derive(Clone, Copy)]
 enum Read {
     Counter(fn(&Reading) -> u64),
     Gauge(fn(&Reading) -> u64),
-    /// A counter for each of these statuses, and for every other that was seen.
+    /// A counter for each of these statuses, and for every other status that was seen.
     ByStatus(fn(&Reading) -> ByStatus, &'static [Status]),
     /// Connections by their state.
     ByState,
@@ -55,7 +55,7 @@ const fn family(name: &'static str, read: Read, help: &'static str) -> Family {
     Family { name, help, read }
 }
 
-/// Every metric there is.
+/// Every metric.
 #[rustfmt::skip]
 pub(super) const FAMILIES: &[Family] = &[
     family("dials", Read::Counter(|r| r.past.dials),
@@ -80,7 +80,7 @@ pub(super) const FAMILIES: &[Family] = &[
         "Messages that were not acknowledged when their connection ended. They can be sent again."),
     family("messages_unknown", Read::Counter(|r| r.past.unknown + r.live.unknown),
         "Messages accepted on connections whose acknowledgements are unknown, such as ipc."),
-    family("messages_in_flight", Read::Gauge(|r| r.live.on_the_way),
+    family("messages_in_flight", Read::Gauge(|r| r.live.in_flight),
         "Messages accepted by live connections and not acknowledged yet."),
     family("queued_bytes", Read::Gauge(|r| r.live.queued_bytes),
         "Bytes on the wire in flight: accepted and not acknowledged (if acknowledgements are unknown: held by libzmq). max_queued_bytes limits them for each connection."),
@@ -115,7 +115,7 @@ pub(super) const FAMILIES: &[Family] = &[
     family("endpoint_messages_accepted", Read::EndpointCounter(|e| e.accepted),
         "Messages accepted for the endpoint by all its connections, since it is known."),
     family("endpoint_messages_acknowledged", Read::EndpointCounter(|e| e.acknowledged),
-        "Those of them that were acknowledged."),
+        "How many of them were acknowledged."),
     family("endpoint_state", Read::EndpointGauge(|e| e.state),
         "State of its connection: 0 none, 1 CONNECTING, 2 READY."),
     family("endpoint_waiting", Read::EndpointGauge(|e| e.waiting),
@@ -226,7 +226,7 @@ impl Family {
         }
     }
 
-    /// The name of its series, as they stand in the text.
+    /// The name of its series in the text.
     fn full_name(&self) -> String {
         let unit = self.unit().map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind() {
@@ -250,7 +250,7 @@ fn short_name(status: Status) -> &'static str {
 /// `docs/metrics.md`.
 pub fn document() -> String {
     let mut out = String::from(
-        "# Metrics\n\nMade from the table in `src/metrics/families.rs` by `make bless`. `kvconn_metrics_text(m, …)` writes the metrics of one\n\
+        "# Metrics\n\nMade from the table in `src/observe/metrics/families.rs` by `make bless`. `kvconn_metrics_text(m, …)` writes the metrics of one\n\
          manager in OpenMetrics text 1.0.0. Serve it as `application/openmetrics-text; version=1.0.0; charset=utf-8`.\n\n\
          * Counters only grow while the manager lives. Each text is consistent, even while connections end: accepted =\n\
          \u{20}\u{20}acknowledged + unacknowledged + in flight + unknown, and dials = live + ended.\n\
