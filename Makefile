@@ -1,14 +1,18 @@
 # kvconn: build, test, demo. `make help` lists the targets.
 #
-# Needs cargo, cc, c++ and python3. Everything else (a venv with pyzmq and pytest) is made under the target directory.
+# Needs cargo, cc, c++ and python3. Everything else (a venv with pyzmq, pytest and matplotlib) is made under the target directory.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-# Cargo uses every processor by itself, and tests that measure deadlines must not compete.
+# Cargo uses every processor by itself. Tests that measure deadlines must not run beside each other.
 .NOTPARALLEL:
 
 PYTHON ?= python3
 CC     ?= cc
+# The compiler of libzmq, unless the caller names another: make's own default is g++.
+ifeq ($(origin CXX),default)
+CXX    := c++
+endif
 CFLAGS ?= -O2 -g
 
 TARGET  := $(abspath $(or $(CARGO_TARGET_DIR),target))
@@ -24,12 +28,12 @@ EXAMPLES := $(patsubst examples_c/%.c,$(TARGET)/examples_c/%,$(wildcard examples
 # Each as C and as C++.
 C_TESTS  := $(foreach test,$(patsubst tests/c/%.c,$(TARGET)/tests_c/%,$(wildcard tests/c/*.c)),$(test) $(test)-cpp)
 
-# What the tests and the peers they start find in their environment.
+# Read by the tests and by the peers that they start.
 export KVCONN_LIB := $(LIB)
 export KVCONN_TEST_PYTHON := $(VENV)/bin/python
 export KVCONN_C_EXAMPLES := $(TARGET)/examples_c
 
-# Without make's own flags, which would reach the make that builds libsodium inside cargo.
+# make's own flags would reach the make that builds libsodium inside cargo.
 CARGO := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cargo
 
 # cargo-nextest runs every test in a process of its own; plain `cargo test` must pass as well.
@@ -42,8 +46,9 @@ help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-demo: $(TARGET)/examples_c/failover venv ## four prefill ranks; a node is killed, a rank restarted, under load
-	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover
+demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts a rank under load; writes target/demo/failover.svg
+	@mkdir -p $(TARGET)/demo
+	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover $(TARGET)/demo/failover.svg
 
 test: test-rust test-c test-python ## every test: Rust (with header and ABI), C programs, Python
 
@@ -55,11 +60,11 @@ test-rust: lib venv $(EXAMPLES) ## Rust unit and integration tests, header, ABI 
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
 
-test-python: lib venv $(EXAMPLES) ## the library through ctypes, against pyzmq peers
+test-python: lib venv matplotlib $(EXAMPLES) ## the library through ctypes, against pyzmq peers
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: bench loom soak stress
+.PHONY: bench loom soak
 bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
 	$(CARGO) bench --bench small_messages
 
@@ -73,8 +78,6 @@ soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS 
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
 
-stress: soak ## the same
-
 ##@ Upkeep
 .PHONY: lib examples venv bless fmt lint tools clean
 lib: $(SONAME) ## the release library, target/release/libkvconn.so
@@ -83,7 +86,7 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
-bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ anew from the code
+bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
 	KVCONN_BLESS=1 $(CARGO) test -- fresh
 
 fmt: tools ## cargo fmt --check
@@ -94,12 +97,12 @@ lint: tools ## clippy with warnings denied
 
 clean: ## remove everything that was built
 	$(CARGO) clean
-	rm -rf target/venv target/examples_c target/tests_c
+	rm -rf $(VENV) $(TARGET)/examples_c $(TARGET)/tests_c $(TARGET)/loom
 
 tools:
-	@scripts/check-tools.sh $(firstword $(CC)) c++ cargo $(PYTHON)
+	@scripts/check-tools.sh $(firstword $(CC)) $(firstword $(CXX)) cargo $(PYTHON)
 
-# Cargo knows what to rebuild, so it is asked every time; the symbolic link carries the SONAME to the linker and loader.
+# Cargo decides what to rebuild, so it runs every time. The linker and the loader find the library by the link with its SONAME.
 .PHONY: cargo-release
 cargo-release: | tools
 	$(CARGO) build --release
@@ -118,7 +121,15 @@ $(TARGET)/tests_c/%-cpp: tests/c/%.c $(wildcard tests/c/*.h) include/kvconn.h $(
 	@mkdir -p $(@D)
 	$(CXX) -x c++ -std=c++17 $(STRICT) $(CFLAGS) $< -o $@ $(C_LINK)
 
-# Made once, and made anew when the requirements change.
+# Draws the demo's picture. It must not need a compiler, and when it cannot be installed, everything but the picture works.
+.PHONY: matplotlib
+matplotlib: venv
+	@$(VENV)/bin/python -c 'import matplotlib' 2>/dev/null || \
+	    $(VENV)/bin/python -m pip install --quiet --disable-pip-version-check --only-binary :all: --retries 1 --timeout 15 \
+	        -r examples_c/requirements.txt || \
+	    echo "kvconn: matplotlib cannot be installed; the demo's picture is left out" >&2
+
+# Made once, and again when the requirements change.
 $(VENV)/.stamp: tests/python/requirements.txt scripts/make-venv.sh | tools
 	scripts/make-venv.sh $(PYTHON) $(VENV) $<
 	@touch $@

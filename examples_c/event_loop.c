@@ -3,8 +3,8 @@
  *
  *     event_loop tcp://10.0.0.7:5557 tcp://10.0.0.8:5557 ...
  *
- * Nothing here waits except epoll_wait: connections are dialled lazily, heartbeats are sent with timeout 0, and what
- * becomes of a peer comes as an event. Ends when the last peer is lost.
+ * Only epoll_wait waits: connections are dialled in the background, heartbeats are sent with timeout 0, and the loss
+ * of a peer is an event. The program ends when the last peer is lost.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static int fail(const char *what, const kvconn_error_t *error) {
     return 1;
 }
 
-/* Takes every event that waits, until there is none. */
+/* Handles every pending event. */
 static void on_events(void) {
     kvconn_event_t event = KVCONN_EVENT_INIT;
     while (kvconn_next_event(KVCONN_DEFAULT, 0, &event, NULL) == KVCONN_OK && event.kind != KVCONN_EVENT_NONE) {
@@ -39,7 +39,7 @@ static void on_events(void) {
             break;
         case KVCONN_EVENT_CONNECT_FAILED:
         case KVCONN_EVENT_PEER_LOST:
-            /* Exactly one such event for each connection. A new kvconn_connect would begin the next one. */
+            /* Each connection ends with exactly one such event. A new kvconn_connect would make the next connection. */
             printf("%s %s after %" PRIu64 " messages: %s\n",
                    event.kind == KVCONN_EVENT_PEER_LOST ? "PEER_LOST" : "CONNECT_FAILED", event.endpoint, event.count,
                    event.message);
@@ -59,7 +59,7 @@ static void on_timer(void) {
     kvconn_error_t error = KVCONN_ERROR_INIT;
     for (int i = 0; i < peer_count; i++) {
         if (peers[i] != 0 && kvconn_send(peers[i], &heartbeat, 1, 0, NULL, &error) != KVCONN_OK) {
-            /* Not READY yet, full, or just gone; the next heartbeat is soon enough. */
+            /* Not READY yet, full, or just lost. The next heartbeat tries again. */
             fprintf(stderr, "no heartbeat to %s: %s\n", error.endpoint, error.message);
         }
     }
@@ -71,7 +71,7 @@ int main(int argc, char **argv) {
     if (kvconn_event_fd(KVCONN_DEFAULT, &events, &error) != KVCONN_OK) return fail("kvconn_event_fd", &error);
     for (; peer_count < MAX_PEERS && peer_count + 1 < argc; peer_count++, live++) {
         const char *endpoint = argv[peer_count + 1];
-        /* Wait 0: the dial goes on by itself, and READY or CONNECT_FAILED will tell. */
+        /* wait_ms 0: the dial continues in the background and raises READY or CONNECT_FAILED. */
         if (kvconn_connect(KVCONN_DEFAULT, endpoint, NULL, 0, &peers[peer_count], &error) != KVCONN_OK) {
             return fail(endpoint, &error);
         }

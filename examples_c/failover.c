@@ -1,15 +1,16 @@
 /*
- * A decode engine that outlives its prefill nodes. `make demo` runs it, kills one of them under load, and restarts a rank of
- * the other.
+ * A decode engine that survives the loss of its prefill nodes. `make demo` runs it, kills one of them under load, and
+ * restarts a rank of the other.
  *
  *     failover A tcp://10.0.0.1:5557 tcp://10.0.0.1:5558 B tcp://10.0.0.2:5557 tcp://10.0.0.2:5558
  *
- * One scheduler thread does everything: it starts requests ("bootstrap rooms") at a steady rate, tells both ranks of a
- * prefill node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and hears from kvconn through one
- * descriptor. Standard input stands for service discovery: "back B" says that node B is up again, "leaving A1" that rank 1 of
- * node A is going to restart, but not when, "back A1" that it has; "stop" ends.
+ * One scheduler thread does everything. It starts requests ("bootstrap rooms") at a steady rate, tells both ranks of
+ * a prefill node where each room's KV cache belongs (10 frames, 2 kB, like SGLang's), and receives kvconn's events
+ * through one descriptor. Standard input stands for service discovery: "back B" says that node B is up again,
+ * "leaving A1" that rank 1 of node A will restart at some later time, "back A1" that it has restarted. "stop" ends
+ * the program.
  *
- * Standard output is the timeline; lines that begin with '{' are for the program that checks it (run_failover.py).
+ * Standard output is the timeline. Lines that begin with '{' are for the program that checks it (run_failover.py).
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -22,7 +23,7 @@
 #include "ledger.h"
 #include "timeline.h"
 
-enum { NODES = 2, RANKS = 2, ROOMS_PER_MS = 2, FLIGHT_MS = 50, SEND_MS = 1000, MAX_FLIGHTS = 1 << 16 };
+enum { NODES = 2, RANKS = 2, ROOMS_PER_MS = 2, FLIGHT_MS = 50, SEND_MS = 1000, SAMPLE_MS = 20, MAX_FLIGHTS = 1 << 16 };
 
 struct rank { const char *endpoint; kvconn_conn_t conn; int leaving; struct ledger ledger; };
 struct node { const char *name; kvconn_node_t life; int ready; struct rank ranks[RANKS]; }; /* life 0: none now */
@@ -38,7 +39,7 @@ static void die(const char *what) {
     exit(1);
 }
 
-/* Begins a new connection to a rank. Nothing here waits: the dial goes on by itself, and a READY event will tell. */
+/* Begins a new connection to a rank without waiting: the dial continues in the background and raises READY. */
 static void connect_rank(struct rank *rank) {
     rank->leaving = 0;
     if (kvconn_connect(KVCONN_DEFAULT, rank->endpoint, NULL, 0, &rank->conn, &error) != KVCONN_OK) die("connect");
@@ -55,7 +56,7 @@ static void open_node(struct node *node) {
     say("OPENED", "node %s, life %" PRIu64 ": %d endpoints registered", node->name, node->life, RANKS);
 }
 
-/* Tells one rank about one room: a control message like SGLang's. The last frame is for the proof only. */
+/* Sends one room to one rank: a control message like SGLang's. The last frame is for the proof only. */
 static kvconn_status_t send_room(struct rank *rank, uint64_t room) {
     char text[24], session[32];
     uint64_t pointers[64], pages[128], states[32], aux = room % 256;
@@ -76,19 +77,19 @@ static kvconn_status_t send_room(struct rank *rank, uint64_t room) {
 
 static void fail_node(struct node *node, const char *why);
 
-/* Tells a rank what it was not told yet: in general the one room that has just been noted. */
+/* Sends a rank every room that it was not sent yet: usually the one room that has just been noted. */
 static void tell(struct node *node, struct rank *rank) {
     while (untold(&rank->ledger) > 0) {
         kvconn_status_t status = send_room(rank, room_of(&rank->ledger, accepted(&rank->ledger) + 1));
         if (status == KVCONN_OK) { rank->ledger.told++; continue; }
-        /* Not accepted, now or later. The room stays noted and tracked, for the rank's successor or another node: if the peer
-         * is lost, the event is on its way and decides; a rank that took nothing for a second counts as lost. */
+        /* Not accepted, now or later. The room stays noted and tracked, for the rank's next process or another node.
+         * If the peer is lost, its event will arrive and decide. A rank that took nothing for a second counts as lost. */
         if (status == KVCONN_TIMEOUT || status == KVCONN_STALLED) fail_node(node, error.message);
         return;
     }
 }
 
-/* Starts a request on a node that serves: tracks it, then tells the ranks. */
+/* Starts a request on a node that serves: tracks it, then sends it to the ranks. */
 static void start_room(uint64_t room) {
     struct node *node = &nodes[room % NODES];
     if (node->ready < RANKS) node = &nodes[(room + 1) % NODES];
@@ -119,11 +120,11 @@ static void fail_node(struct node *node, const char *why) {
     free(rooms);
 }
 
-/* A rank has closed in order, as discovery said it would. No request fails: its successor is told what may be missing. */
+/* A rank has closed in order, as announced. No request fails: the rank's next process gets what may be missing. */
 static void await_successor(struct node *node, int r, const kvconn_event_t *end) {
     struct rank *rank = &node->ranks[r];
-    say("UNACKED", "%s rank %d, connection %" PRIu64 ": messages %" PRIu64 " to %" PRIu64 " wait for its successor", node->name,
-        r, end->conn, end->acknowledged + 1, end->count);
+    say("UNACKED", "%s rank %d, connection %" PRIu64 ": messages %" PRIu64 " to %" PRIu64 " wait for its next process",
+        node->name, r, end->conn, end->acknowledged + 1, end->count);
     printf("{\"unacknowledged\": [");
     for (uint64_t s = end->acknowledged + 1; s <= end->count; s++)
         printf("%s%" PRIu64, s > end->acknowledged + 1 ? ", " : "", room_of(&rank->ledger, s));
@@ -135,7 +136,7 @@ static void await_successor(struct node *node, int r, const kvconn_event_t *end)
 static void on_ready(struct node *node, int r) {
     struct rank *rank = &node->ranks[r];
     say("READY", "%s rank %d is connection %" PRIu64, node->name, r, rank->conn);
-    if (untold(&rank->ledger) > 0) { /* it succeeds a rank that left */
+    if (untold(&rank->ledger) > 0) { /* the next process of a rank that left */
         tell(node, rank);
         if (node->life == 0) return;
         say("RESENT", "to %s rank %d: %" PRIu64 " messages, as its first", node->name, r, accepted(&rank->ledger));
@@ -143,7 +144,7 @@ static void on_ready(struct node *node, int r) {
     if (++node->ready == RANKS) say("SERVING", "node %s", node->name);
 }
 
-/* Exactly one ending for each connection: the table of the dead writes itself. */
+/* Each connection raises exactly one ending event. */
 static void on_end(struct node *node, int r, const kvconn_event_t *end) {
     static const char *const BY[] = {"UNKNOWN", "FIN", "RESET", "TIMEOUT", "LOCAL"}; /* KVCONN_ENDED_... */
     struct rank *rank = &node->ranks[r];
@@ -151,19 +152,19 @@ static void on_end(struct node *node, int r, const kvconn_event_t *end) {
     say(status, "%s rank %d, connection %" PRIu64 ": %" PRIu64 " messages accepted, %" PRIu64 " acknowledged, by %s",
         node->name, r, end->conn, end->count, end->acknowledged, BY[end->ended_by]);
     printf("{\"conn\": %" PRIu64 ", \"rank\": \"%s%d\", \"accepted\": %" PRIu64 ", \"acknowledged\": %" PRIu64
-           ", \"ended\": \"%s\", \"by\": \"%s\"}\n",
-           end->conn, node->name, r, accepted(&rank->ledger), end->acknowledged, status, BY[end->ended_by]);
+           ", \"ended\": \"%s\", \"by\": \"%s\", \"ms\": %.1f}\n",
+           end->conn, node->name, r, accepted(&rank->ledger), end->acknowledged, status, BY[end->ended_by], now_ms());
     if (end->count != accepted(&rank->ledger)) die("an event's count that is not the count of OKs");
     if (node->life == 0) return;
     if (end->status == KVCONN_CONNECT_FAILED) fail_node(node, "cannot be reached");
     if (end->status != KVCONN_PEER_LOST) return;
-    /* Only after a FIN is what was acknowledged surely with the rank. */
+    /* Only a FIN guarantees that a rank that keeps reading gets everything acknowledged. */
     int is_sure = end->ended_by == KVCONN_ENDED_FIN && end->acknowledged != KVCONN_UNKNOWN;
     if (rank->leaving && is_sure) await_successor(node, r, end);
     else fail_node(node, "lost a rank");
 }
 
-/* Takes every event that waits. */
+/* Handles every pending event. */
 static void on_events(void) {
     kvconn_event_t event = KVCONN_EVENT_INIT;
     while (kvconn_next_event(KVCONN_DEFAULT, 0, &event, &error) == KVCONN_OK && event.kind != KVCONN_EVENT_NONE) {
@@ -177,7 +178,7 @@ static void on_events(void) {
     }
 }
 
-/* One line of standard input; 1 when it says to stop. */
+/* Reads one line of standard input; returns 1 for "stop". */
 static int on_command(void) {
     char line[64], verb[16], name[16];
     int r = -1;
@@ -186,13 +187,13 @@ static int on_command(void) {
         struct node *node = &nodes[n];
         if (strcmp(name, node->name) != 0) continue;
         if (r < 0) {
-            if (node->life != 0) fail_node(node, "restarted"), on_events(); /* sooner than its loss was seen */
+            if (node->life != 0) fail_node(node, "restarted"), on_events(); /* its loss was not seen yet */
             open_node(node);
         } else if (strcmp(verb, "back") == 0) {
             connect_rank(&node->ranks[r % RANKS]);
         } else {
             node->ranks[r % RANKS].leaving = 1;
-            say("LEAVING", "%s rank %d is going to restart: its end will not fail the node", name, r);
+            say("LEAVING", "%s rank %d will restart: its end will not fail the node", name, r);
         }
     }
     return 0;
@@ -202,7 +203,7 @@ static int on_command(void) {
 static void finish_rooms(void) {
     for (; first_flight < next_flight && flights[first_flight % MAX_FLIGHTS].due <= now_ms(); first_flight++) {
         const struct flight *flight = &flights[first_flight % MAX_FLIGHTS];
-        int32_t was_tracked; /* 0 also when that life is over: then the room was handed back, and is not done */
+        int32_t was_tracked; /* 0 also when that life is over: then the room was reported failed, and is not done */
         kvconn_node_untrack_request(flight->life, flight->room, &was_tracked, NULL);
         done += (uint64_t)was_tracked;
     }
@@ -215,9 +216,22 @@ static void say_counts(void) {
         accepted(&b[1].ledger), done);
 }
 
+/* What each connection has accepted so far, and what the kernel at the other end has acknowledged: for the picture. */
+static void sample_counts(void) {
+    printf("{\"sample\": %.1f", now_ms());
+    for (int i = 0; i < NODES * RANKS; i++) {
+        const struct rank *rank = &nodes[i / RANKS].ranks[i % RANKS];
+        kvconn_connection_info_t info = KVCONN_CONNECTION_INFO_INIT;
+        if (kvconn_connection_info(rank->conn, &info, NULL) != KVCONN_OK || info.status != KVCONN_OK) continue;
+        printf(", \"%s%d\": [%" PRIu64 ", %" PRIu64 ", %" PRIu64 "]", nodes[i / RANKS].name, i % RANKS, info.conn,
+               info.accepted, info.acknowledged);
+    }
+    puts("}");
+}
+
 int main(int argc, char **argv) {
     if (argc != 1 + NODES * (1 + RANKS)) return fputs("usage: failover A end point B end point\n", stderr), 2;
-    setvbuf(stdin, NULL, _IONBF, 0); /* poll sees what fgets has not read */
+    setvbuf(stdin, NULL, _IONBF, 0); /* so that poll reports what fgets has not read */
     for (int n = 0; n < NODES; n++) {
         nodes[n].name = *++argv;
         for (int r = 0; r < RANKS; r++) nodes[n].ranks[r].endpoint = *++argv;
@@ -226,19 +240,20 @@ int main(int argc, char **argv) {
     struct pollfd fds[] = {{.events = POLLIN}, {.fd = STDIN_FILENO, .events = POLLIN}};
     if (kvconn_event_fd(KVCONN_DEFAULT, &fds[0].fd, &error) != KVCONN_OK) die("event_fd");
 
-    double begun = 0, told = 0; /* begun when both nodes serve */
+    double begun = 0, said = 0, sampled = 0; /* begun when both nodes serve */
     for (int stopping = 0; !stopping || first_flight < next_flight;) {
         poll(fds, stopping ? 1 : 2, 1);
         on_events();
         if (!stopping && fds[1].revents) stopping = on_command();
         finish_rooms();
         int serving = (nodes[0].ready == RANKS) + (nodes[1].ready == RANKS);
-        if (begun == 0 && serving == NODES) begun = told = now_ms();
+        if (begun == 0 && serving == NODES) begun = said = now_ms();
+        if (now_ms() > sampled + SAMPLE_MS) sampled = now_ms(), sample_counts();
         if (begun == 0 || stopping || serving == 0) continue;
         for (int n = 0; n < 16 && (double)started < (now_ms() - begun) * ROOMS_PER_MS; n++) start_room(started++);
-        if (now_ms() > told + 250) told += 250, say_counts();
+        if (now_ms() > said + 250) said += 250, say_counts();
     }
-    /* What was accepted may still leave, for five seconds at most. The endings come as events like all others. */
+    /* Waits up to five seconds until everything accepted is acknowledged. The endings are events like all others. */
     if (kvconn_disconnect_all(KVCONN_DEFAULT, 5000, &error) != KVCONN_OK) die("disconnect_all");
     on_events();
     say("STOPPED", "%" PRIu64 " requests started, %" PRIu64 " done, %" PRIu64 " rerouted", started, done, rerouted);

@@ -2,11 +2,11 @@
 
     rank.py ENDPOINT LOG
 
-Prints the endpoint it is bound to. Like a busy rank it takes messages between steps of 10 ms, so that some always wait in
-its queue. What it has received stands in LOG at once, 24 bytes a message, whatever happens to the process: the connection
+Prints the endpoint it is bound to. Like a busy rank it reads messages between steps of 10 ms, so that some always wait
+in its queue. It writes each message to LOG at once, 24 bytes each, so that the record survives a kill: the connection
 and the sequence that the engine has stamped on the message, and the room.
 
-SIGTERM drains it: it says goodbye to its senders, finishes a long step, takes what comes until they have hung up too, and
+SIGTERM drains it: it half-closes its connections, finishes a long step, reads until its senders have closed too, and
 exits with status 0.
 """
 
@@ -22,7 +22,7 @@ import zmq
 from zmq.utils.monitor import recv_monitor_message
 
 STEP_SECONDS = 0.010
-QUEUE_MESSAGES = 64  # what it does not take soon waits with its sender
+QUEUE_MESSAGES = 64  # small, so that messages that it does not read soon wait at their sender
 QUEUE_BYTES = 128 * 1024
 LAST_STEP_SECONDS = 0.400
 BIND_SECONDS = 5.0
@@ -40,7 +40,7 @@ class Rank:
         print(self.pull.last_endpoint.decode().rstrip("\0"), flush=True)
 
     def bind(self, endpoint):
-        """Binds; a port that its killed owner has just left may need a moment."""
+        """Binds. The port of a process that was just killed may need a moment."""
         deadline = time.monotonic() + BIND_SECONDS
         while True:
             try:
@@ -51,7 +51,7 @@ class Rank:
                 time.sleep(0.01)
 
     def serve(self, until):
-        """Takes messages between steps. It ends with its parent, too."""
+        """Reads messages between steps. Ends when its parent ends."""
         parent = os.getppid()
         while not until() and os.getppid() == parent:
             time.sleep(STEP_SECONDS)
@@ -67,14 +67,15 @@ class Rank:
         assert len(frames) == 10, f"a message of {len(frames)} frames"
         conn, sequence = struct.unpack("=QQ", frames[9])
         room = int(frames[0])
-        # Every frame is of this room: nothing was mixed up on the way.
+        # Every frame belongs to this room: no two messages were mixed.
         assert frames[5] == struct.pack("=128Q", *range(room * 128, room * 128 + 128)), f"the pages of room {room}"
         os.write(self.out, struct.pack("=QQQ", conn, sequence, room))
 
     def drain(self):
-        """Ends in order. A socket that was just closed under load would drop what libzmq and the kernel still hold, although
-        the kernel has acknowledged it. Therefore only our own direction is closed: the senders see a FIN, and hang up. (Once
-        both have, libzmq with a full queue reads no more: the last messages go. They were still with the sender at the FIN.)
+        """Ends without loss. Closing the socket under load would drop what libzmq and the kernel still hold, although
+        the kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close. (Once both
+        sides have closed, a libzmq whose queue is full reads no more and drops the last messages. At the FIN these were
+        not acknowledged.)
         """
         for descriptor in self.senders:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as tcp:

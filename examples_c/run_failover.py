@@ -1,11 +1,11 @@
-"""The demo: runs the decode engine (failover.c) against four rank processes, kills node B under load, restarts rank A1 under
-load, and proves what came of it.
+"""The demo: runs the decode engine (failover.c) against four rank processes, kills node B under load, restarts rank A1
+under load, and proves the outcome.
 
-    run_failover.py PATH_OF_FAILOVER
+    run_failover.py PATH_OF_FAILOVER [PATH_OF_PICTURE.svg]
 
-Prints one timeline of both sides, then a table with every life of every connection: what was accepted for it against
-what the ranks have received. Exits 0 when the proof holds. Nothing here is timed: each step comes when the one before has
-had its effect, which is waited for with a deadline.
+Prints one timeline of both sides, then a table of every connection: messages accepted, acknowledged and received.
+Exits 0 when the proof holds. No step starts at a fixed time: each waits, with a deadline, for the effect of the step
+before. The picture needs matplotlib (picture.py); without it the demo runs and says that the picture is left out.
 """
 
 import collections
@@ -22,17 +22,25 @@ import threading
 import time
 
 RANK_PROGRAM = pathlib.Path(__file__).with_name("rank.py")
-DEADLINE_SECONDS = 60.0  # of each step; on an idle machine it takes one
+DEADLINE_SECONDS = 60.0  # for each step; an idle machine needs about one
 UNDER_LOAD = 1000  # messages that a rank must have received before the next step
-BACKLOG = 600  # messages for a rank that takes none: far more than its queue and its kernel hold
+BACKLOG = 600  # messages for a rank that reads none: far more than its queue and its kernel hold
+SAMPLE_SECONDS = 0.020  # between two looks at what the ranks have received
 
 Message = collections.namedtuple("Message", "conn sequence room")
 MESSAGE = struct.Struct("=QQQ")
 ZERO = time.monotonic()
 
 
+def now_ms():
+    return (time.monotonic() - ZERO) * 1000
+
+
 def say(what, details):
-    print(f"{(time.monotonic() - ZERO) * 1000:9.1f}  {what:<12}  {details}", flush=True)
+    """Prints one line of the timeline; returns when."""
+    ms = now_ms()
+    print(f"{ms:9.1f}  {what:<12}  {details}", flush=True)
+    return ms
 
 
 class Rank:
@@ -40,6 +48,7 @@ class Rank:
 
     def __init__(self, name, directory, endpoint="tcp://127.0.0.1:*"):
         self.name = name
+        self.samples = []  # (ms, messages received), for the picture
         self.log = directory / f"{name}-{time.monotonic_ns()}"
         arguments = [sys.executable, RANK_PROGRAM, endpoint, self.log]
         self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
@@ -55,7 +64,7 @@ class Rank:
 
 
 class Engine:
-    """The process under test. Its timeline is printed as it comes; what it reports as JSON is kept."""
+    """The process under test. Its timeline is printed as it arrives; its JSON reports are kept."""
 
     name = "the engine"
 
@@ -65,7 +74,7 @@ class Engine:
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         self.process = subprocess.Popen([program, *arguments], env=environment, **pipes)
         self.reports = []
-        self.steps = {}  # the first time of each
+        self.timeline = []  # (ms, step, details)
         self.reader = threading.Thread(target=self._read, daemon=True)
         self.reader.start()
 
@@ -75,8 +84,13 @@ class Engine:
                 self.reports.append(json.loads(line))
             else:
                 print(line, end="", flush=True)
-                ms, step, *_ = line.split()
-                self.steps.setdefault(step, float(ms))
+                ms, step, details = line.rstrip().split(maxsplit=2)
+                self.timeline.append((float(ms), step, details))
+
+    @property
+    def steps(self):
+        """When each step was first taken."""
+        return {step: ms for ms, step, _ in reversed(self.timeline)}
 
     def tell(self, command):
         self.process.stdin.write(command + "\n")
@@ -93,25 +107,36 @@ class Engine:
 
 
 def wait_until(what, condition, alive):
-    """Whether the condition came true in time. Exits when one of those who should be alive is not."""
+    """Whether the condition became true in time. Exits when a process that should be alive is not."""
     deadline = time.monotonic() + DEADLINE_SECONDS
     while not condition():
         for one in alive:
             if one.process.poll() is not None:
                 sys.exit(f"run_failover: {one.name} ended, status {one.process.returncode}, before {what}")
         if time.monotonic() > deadline:
-            print(f"run_failover: waited {DEADLINE_SECONDS:.0f} s in vain until {what}", file=sys.stderr)
+            print(f"run_failover: waited {DEADLINE_SECONDS:.0f} s, but not until {what}", file=sys.stderr)
             return False
         time.sleep(0.002)
     return True
 
 
+def sample(lives, stop):
+    """Notes what each rank process has received, until told to stop."""
+    while not stop.wait(SAMPLE_SECONDS):
+        for life in list(lives):
+            life.samples.append((now_ms(), life.count()))
+
+
 def run(program, directory):
-    """The story. Returns the engine, every rank process that ever was, and when node B was killed."""
+    """The story. Returns the engine, every rank process, and when each step was taken here."""
     print(f"{'ms':>9}  {'what':<12}  details")
     nodes = {name: [Rank(f"{name}{r}", directory) for r in range(2)] for name in "AB"}
     lives = nodes["A"] + nodes["B"]
     engine = Engine(program, nodes)
+    when = {}
+    stop_sampling = threading.Event()
+    sampler = threading.Thread(target=sample, args=(lives, stop_sampling))
+    sampler.start()
 
     def step(what, condition, alive):
         if not wait_until(what, condition, [engine, *alive]):
@@ -124,30 +149,30 @@ def run(program, directory):
     try:
         step("both nodes serve", loaded(lives), lives)
 
-        say("KILL", "node B: SIGKILL to both of its rank processes")
-        killed = (time.monotonic() - ZERO) * 1000
+        when["KILL"] = say("KILL", "node B: SIGKILL to both of its rank processes")
         for rank in nodes["B"]:
             rank.process.kill()
         for rank in nodes["B"]:
             rank.process.wait()
         step("the engine has rerouted", lambda: "REROUTED" in engine.steps, nodes["A"])
-        step("node A carries on alone", loaded(nodes["A"]), nodes["A"])
+        step("node A serves alone", loaded(nodes["A"]), nodes["A"])
 
         again = [Rank(rank.name, directory, rank.endpoint) for rank in nodes["B"]]
         lives += again
-        say("RESTART", "node B: new processes listen on the same ports, and discovery tells the engine")
+        text = "node B: new processes listen on the same ports, and discovery tells the engine"
+        when["RESTART B"] = say("RESTART", text)
         engine.tell("back B")
         living = nodes["A"] + again
         step("node B serves again", loaded(again), living)
 
         stays, leaves = nodes["A"]
         living.remove(leaves)
-        say("BUSY", "rank A1: SIGSTOP stands for a long step of computing, in which it takes nothing")
+        when["BUSY"] = say("BUSY", "rank A1: SIGSTOP stands for a long step of computing, in which it reads nothing")
         leaves.process.send_signal(signal.SIGSTOP)
-        step("messages wait on the way to rank A1", loaded([stays], BACKLOG), living)
+        step("messages for rank A1 are in flight", loaded([stays], BACKLOG), living)
         engine.tell("leaving A1")
-        step("the engine knows that rank A1 will leave", lambda: "LEAVING" in engine.steps, living)
-        say("SIGTERM", "rank A1: it says goodbye, takes what still comes, and exits")
+        step("the engine knows that rank A1 will restart", lambda: "LEAVING" in engine.steps, living)
+        when["SIGTERM"] = say("SIGTERM", "rank A1: it half-closes, reads what still arrives, and exits")
         leaves.process.terminate()
         leaves.process.send_signal(signal.SIGCONT)
         step("rank A1 has drained", lambda: leaves.process.poll() is not None, living)
@@ -158,19 +183,22 @@ def run(program, directory):
         successor = Rank(leaves.name, directory, leaves.endpoint)
         lives.append(successor)
         living.append(successor)
-        say("RESTART", "rank A1: a new process listens on the same port, and discovery tells the engine")
+        text = "rank A1: a new process listens on the same port, and discovery tells the engine"
+        when["RESTART A1"] = say("RESTART", text)
         engine.tell("back A1")
         step("node A serves again", loaded([successor]), living)
 
         say("STOP", "the engine finishes what is in flight")
         engine.tell("stop")
         engine.wait()
-        # What it left behind is in the kernel or in the ranks' queues: they read it all, unless it is lost.
+        # What the engine left is in the kernel or in the ranks' queues: they read all of it, unless it is lost.
         accepted = sum(report["accepted"] for report in engine.reports_with("conn") if not died(report))
         wait_until("the ranks have read everything", lambda: sum(map(Rank.count, living)) >= accepted, living)
-        time.sleep(0.2)  # what came twice would come now
-        return engine, lives, killed
+        time.sleep(0.2)  # a duplicate would arrive now
+        return engine, lives, when
     finally:
+        stop_sampling.set()
+        sampler.join()
         for process in [engine.process, *(rank.process for rank in lives)]:
             process.kill()
             process.wait()
@@ -182,15 +210,18 @@ def died(report):
 
 
 def prove(engine, lives, killed):
-    """Prints the table and the findings; whether all of them hold."""
-    reports = sorted(engine.reports_with("conn"), key=lambda report: (report["rank"], report["conn"]))
+    """Prints the table and the findings. Returns whether all of them hold."""
+    # By rank, and for each rank in the order of the ends: ids have no order.
+    reports = sorted(engine.reports_with("conn"), key=lambda report: report["rank"])
     taken = {life: collections.defaultdict(list) for life in lives}  # by each process: connection → sequences
     for life in lives:
         for message in life.received():
             taken[life][message.conn].append(message.sequence)
 
-    print(f"\n{'rank':<6}{'connection':<12}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}  how it ended")
-    lost = collections.Counter()  # by node, on connections that died; and None, on others
+    width = max(len("connection"), *(len(str(report["conn"])) for report in reports)) + 2
+    head = f"{'rank':<6}{'connection':<{width}}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}"
+    print(f"\n{head}  how it ended")
+    lost = collections.Counter()  # by node, on connections that died; None: on all others
     never_more = True
     for report in reports:
         received = sum(len(sequences.get(report["conn"], ())) for sequences in taken.values())
@@ -199,7 +230,7 @@ def prove(engine, lives, killed):
         never_more &= missing >= 0
         rank, conn, accepted, acknowledged = (report[key] for key in ("rank", "conn", "accepted", "acknowledged"))
         end = report["ended"] if report["by"] == "LOCAL" else f"{report['ended']} by {report['by']}"
-        print(f"{rank:<6}{conn:<12}{accepted:>9}{acknowledged:>14}{received:>10}{missing:>9}  {end}")
+        print(f"{rank:<6}{conn:<{width}}{accepted:>9}{acknowledged:>14}{received:>10}{missing:>9}  {end}")
 
     # The first connection of a rank belongs to the first process of that rank, the second to the second.
     belongs = {}
@@ -217,8 +248,8 @@ def prove(engine, lives, killed):
         f"{lost['B']} accepted messages were not received, all on the {on_b} connections that died with node B": (
             lost[None] == 0 and never_more and on_b == 2
         ),
-        "each connection delivered 1, 2, 3, ... without a gap: nothing came twice, mixed up or out of order": in_order,
-        "nothing that was accepted for one life of a rank reached the next by itself": to_its_own,
+        "each connection delivered 1, 2, 3, ... without a gap: nothing twice, mixed up or out of order": in_order,
+        "nothing accepted for one life of a rank reached the next without being sent again": to_its_own,
         f"{len(failed)} requests failed with node B, each reported once, and both ranks of node A got all of them": (
             len(failed) == len(set(failed)) == totals["rerouted"] > 0
             and all(set(failed).issubset(each) for each in told.values())
@@ -229,7 +260,8 @@ def prove(engine, lives, killed):
     print()
     for text, holds in findings.items():
         print(f"{'proved' if holds else 'BROKEN'}  {text}")
-    seen, rerouted = (engine.steps[step] - killed for step in ("PEER_LOST", "REROUTED"))
+    steps = engine.steps
+    seen, rerouted = (steps[step] - killed for step in ("PEER_LOST", "REROUTED"))
     print(f"\nThe kill was seen after {seen:.1f} ms, and its requests were on node A after {rerouted:.1f} ms.")
     return all(findings.values())
 
@@ -240,7 +272,7 @@ def rooms(lives):
 
 
 def findings_of_the_restart(engine, lives, told):
-    """What became of the messages for rank A1 when it was restarted."""
+    """The outcome of the messages for rank A1 when it was restarted."""
     first, second = (life for life in lives if life.name == "A1")
     (report,) = engine.reports_with("unacknowledged")
     (end,) = (end for end in engine.reports_with("conn") if end["conn"] == report["of"])
@@ -253,27 +285,42 @@ def findings_of_the_restart(engine, lives, told):
         f"rank A1 left by {by}: its first life has received all {acknowledged} messages acknowledged until then": (
             by == "FIN" and of_sequence.keys() >= set(range(1, acknowledged + 1))
         ),
-        f"the {len(resent)} after them, {acknowledged + 1} to {accepted}, came to its second life, before all others": (
+        f"the {len(resent)} after them, {acknowledged + 1} to {accepted}, reached its second life, before all others": (
             len(resent) == accepted - acknowledged > 0
             and resent == [message.room for message in second.received()][: len(resent)]
             and late.items() <= dict(enumerate(resent, acknowledged + 1)).items()
         ),
-        f"{len(twice)} of these had come late to the first as well: nothing but what was reported came twice": (
+        f"{len(twice)} of these had reached the first late as well: only what was reported arrived twice": (
             twice == set(late.values()) <= set(resent)
             and set(told["A1"].values()) <= {1, 2}
             and set(told["A0"].values()) <= {1}
         ),
-        f"{len(told['A0'])} requests reached rank A0, and the same reached rank A1: everything came at least once": (
+        f"{len(told['A0'])} requests reached rank A0, and the same reached rank A1: everything arrived at least once": (
             told["A0"].keys() == told["A1"].keys()
         ),
     }
 
 
+def draw(path, engine, lives, when):
+    """Draws the run, or says why not: the picture is no part of the proof."""
+    try:
+        import picture
+    except ImportError as error:
+        print(f"The picture is left out: {error}.")
+        return
+    picture.draw(path, engine, lives, when)
+    print(f"The picture of this run: {path}")
+
+
 def main():
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that nothing stays behind
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process stays behind
+    program, *picture_path = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="kvconn-demo-") as directory:
-        story = run(sys.argv[1], pathlib.Path(directory))
-        sys.exit(0 if prove(*story) else 1)
+        engine, lives, when = run(program, pathlib.Path(directory))
+        holds = prove(engine, lives, when["KILL"])
+        if picture_path:
+            draw(picture_path[0], engine, lives, when)
+    sys.exit(0 if holds else 1)
 
 
 if __name__ == "__main__":

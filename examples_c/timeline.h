@@ -1,10 +1,10 @@
-/* A clock and a timeline for the example programs: nothing here concerns kvconn. */
+/* A clock and a timeline for the example programs. Nothing here uses kvconn. */
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <time.h>
 
-/* Milliseconds since the first call, or since the moment of CLOCK_MONOTONIC that TIMELINE_ZERO_MS names. */
+/* Milliseconds since the first call, or since the time on CLOCK_MONOTONIC given by TIMELINE_ZERO_MS. */
 static double now_ms(void) {
     static double zero = -1;
     struct timespec t;

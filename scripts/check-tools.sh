@@ -1,5 +1,5 @@
 #!/bin/sh
-# Name every tool that is missing, and what provides it, before anything is built.
+# Names every missing tool, and what provides it, before anything is built.
 missing=0
 for tool in "$@"; do
     command -v "$tool" >/dev/null 2>&1 && continue

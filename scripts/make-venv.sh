@@ -3,7 +3,7 @@
 set -eu
 python=$1 directory=$2 requirements=$3
 
-# Debian splits ensurepip from python3; without it `python3 -m venv` leaves a broken directory behind.
+# Debian has ensurepip in a package of its own. Without it `python3 -m venv` leaves a broken directory.
 has_venv() { "$python" -c 'import ensurepip, venv' >/dev/null 2>&1; }
 
 if ! has_venv && [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1; then

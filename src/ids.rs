@@ -49,5 +49,5 @@ id!(
 );
 id!(
     /// One line (socket and monitor) of a dial; a dial over several addresses uses several.
-    LineId
+    AttemptId
 );

@@ -1,44 +1,35 @@
 //! kvconn owns the outbound ZeroMQ connections of disaggregated LLM inference engines.
 //!
-//! The library is used through its C header, `include/kvconn.h`. This crate has two layers: the core, which knows
-//! no C types, and [`capi`], which knows nothing else. `docs/architecture.md` shows how a message and a failure go
-//! through the core.
+//! The library is used through its C header, `include/kvconn.h`. The folders are layers: a file names only what stands
+//! below it. `docs/architecture.md` shows the floors, and how a message and a failure go through them.
 
 #![warn(missing_docs)]
 
-mod budget;
-mod byte_budget;
-mod cache;
 pub mod capi;
-mod clock;
-pub mod connection;
-mod context;
-pub mod describe;
-mod descriptor;
-pub mod endpoint;
-mod epoll;
-pub mod error;
-pub mod events;
-mod fork;
-pub mod ids;
-mod libzmq;
-mod lock;
-pub mod log;
-pub mod manager;
-pub mod message;
-pub mod metrics;
-pub mod nodes;
-pub mod options;
+
+pub mod observe;
+
 pub mod process;
-mod registry;
-pub mod release;
-pub mod resolve;
-mod route;
-mod sync;
-pub mod tcp_info;
-mod thread;
-mod wake;
-mod watcher;
+
+pub mod manager;
+
+pub mod runtime;
+
+pub mod connection;
+
+pub mod events;
+
+mod budget;
+mod libzmq;
+pub mod log;
+pub mod net;
+pub mod options;
+
+pub mod delivery;
+pub mod error;
+pub mod ids;
+mod sys;
+pub mod timeout;
 
 // Builds and links libzmq.
 use zmq as _;

@@ -2,228 +2,184 @@
 
 Each function is the C function of that name (include/kvconn.h describes them); what C returns through pointers is
 returned, and a status other than KVCONN_OK is raised as the exception of that name: `PeerLost` for KVCONN_PEER_LOST,
-all of them an `Error`. Only `Partial` is not raised: send_batch returns it, with what became of each item. Calls release
-the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one.
+all of them an `Error`. Only `Partial` is not raised: send_batch returns it, with the result of each item. Calls release
+the GIL. Timeouts are milliseconds; `DEFAULT_TIMEOUT` is the configured one. An argument that C would cut or cannot read
+is a TypeError or ValueError that names the parameter.
 
     conn = kvconn.connect("tcp://10.0.0.7:5557", wait_ms=3000)
     kvconn.send(conn, [b"room", b"17"])
+
+Signals. Every wait lets Python's signal handlers run, within 200 ms. If a handler returns, the call goes on and keeps
+its deadline. If a handler raises (Ctrl-C raises KeyboardInterrupt), the exception comes out of the call at once. The
+attribute `kvconn_call` of the exception, a `Call`, then says what the call has done; without the attribute the call had
+not begun, and has done nothing.
+
+    except KeyboardInterrupt as stop:
+        call = getattr(stop, "kvconn_call", None)
+        sequence = call and call.result(1000)  # what the call returned, or raises what it raised
+
+A call that was still waiting goes on, without its caller, until its own timeout: a send may yet be accepted, a dial may
+become READY, disconnect_all and shutdown end everything. `call.result()` waits for that. No result is lost: next_event,
+take_failure, handle_failure and node_report_health return a result that an exception has hidden at the next such call
+on the same manager or node, unless `Call.result` has returned it.
+
+Buffers of send_owned that kvconn has released are unpinned by every later call of any function.
 """
 
-import contextlib
 import ctypes
-from array import array
-from collections.abc import Mapping
+import math
+import os
+import time
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _ffi, _lent
+from . import _calls, _check, _ffi
+from ._buffers import Pinned as _Pinned
+from ._buffers import packed as _packed
+from ._calls import STATUSES, Call, CopiedCall, Error
+from ._calls import Options as _Options
+from ._calls import get as _get
+from ._calls import lib as _lib
+from ._calls import pins as _pins
+from ._calls import run as _run
+from ._check import text as _text
+from ._check import timeout as _timeout
+from ._check import uint64 as _uint64
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
-_lib = _ffi.load()
 globals().update(_ffi.CONSTANTS)  # KVCONN_EVENT_READY is EVENT_READY here
-
-
-class Error(Exception):
-    """What kvconn_error_t says. `status` is the number, `name` its C name."""
-
-    def __init__(self, error):
-        self.status = error.status
-        self.name = _lib.kvconn_status_name(error.status).decode()
-        self.os_errno = error.os_errno
-        self.scope = error.scope
-        self.retriable = bool(error.retriable)
-        self.retry_after_ms = error.retry_after_ms
-        self.conn = error.conn
-        self.endpoint = error.endpoint.decode()
-        self.message = error.message.decode()
-        super().__init__(f"{self.name}: {self.message}" + (f" [{self.endpoint}]" if self.endpoint else ""))
-
-
-def _exceptions():
-    """One exception for each status but OK, from the library's own table: {-8: PeerLost, …}."""
-    made = {}
-    while True:
-        status = -1 - len(made)
-        name = _lib.kvconn_status_name(status).decode()
-        if not name.startswith("KVCONN_"):
-            return made
-        short = name.removeprefix("KVCONN_").title().replace("_", "")
-        about = {"__doc__": _lib.kvconn_strerror(status).decode(), "__module__": __name__}
-        made[status] = type(short, (Error,), about)
-
-
-STATUSES = _exceptions()
 globals().update({kind.__name__: kind for kind in STATUSES.values()})
+Call.__module__ = CopiedCall.__module__ = __name__
 
 __version__ = _lib.kvconn_version().decode()
 
 
-def _call(function, *arguments):
-    error = _ffi.kvconn_error_t()
-    if getattr(_lib, function)(*arguments, byref(error)) != 0:
-        raise STATUSES.get(error.status, Error)(error)
-
-
-def _text(text):
-    """A text as C takes it. C would read one with a NUL only up to there."""
-    if not isinstance(text, str):
-        raise TypeError(f"a text must be a str, not {type(text).__name__}")
-    if "\0" in text:
-        raise ValueError("embedded NUL character")
-    return text.encode()
-
-
-def _get(function, kind, *arguments):
-    """Calls a function whose one out-parameter comes last before the error."""
-    out = kind()
-    _call(function, *arguments, byref(out))
-    return out.value
-
-
-def _value(value):
-    """An option's value as text: numbers and flags by themselves, pyzmq's CURVE keys from bytes."""
-    if isinstance(value, bytes):
-        if not value.isascii():
-            raise ValueError("an option's value that is bytes must be ASCII")  # decode() would show it, and it may be a key
-        return value.decode("ascii")
-    return str(int(value) if isinstance(value, bool) else value)
-
-
-class _Options:
-    """A dict as kvconn_options_t, for one call; None stays NULL."""
-
-    def __init__(self, options):
-        self.options = options
-
-    def __enter__(self):
-        self.pointer = None
-        if self.options is not None:
-            if not isinstance(self.options, Mapping):
-                kind = type(self.options).__name__
-                raise TypeError(f'options must be a dict such as {{"send_hwm": 100}}, not {kind}; timeouts have names: wait_ms=3000')
-            self.pointer = _lib.kvconn_options_new()
-            try:
-                for name, value in self.options.items():
-                    _call("kvconn_options_set", self.pointer, _text(name), _text(_value(value)))
-            except BaseException:
-                self.__exit__()
-                raise
-        return self.pointer
-
-    def __exit__(self, *_):
-        _lib.kvconn_options_free(self.pointer)
+def _manager(manager):
+    return _uint64("manager", manager)
 
 
 # ---- Library and managers --------------------------------------------------------------------------------------------
 
 
 def has(feature):
-    return _lib.kvconn_has(_text(feature)) != 0
+    return _lib.kvconn_has(_text("feature", feature)) != 0
 
 
 def configure(options, manager=DEFAULT):
-    """Sets options of a manager, for all that comes: a dict from names (docs/options.md) to numbers, flags, texts or CURVE keys.
+    """Sets options of a manager, for all that comes: a dict from names (docs/options.md) to numbers, flags, texts or
+    CURVE keys.
 
         kvconn.configure({"send_timeout_ms": 200, "require_curve": True})
     """
-    with _Options(options) as pointer:
-        _call("kvconn_configure", manager, pointer)
+    manager, given = _manager(manager), _Options(options)
+    _run(Call("kvconn_configure", (manager, given), ends=[given.free]))
 
 
 def manager_create(options=None):
-    with _Options(options) as pointer:
-        return _get("kvconn_manager_create", _ffi.manager_t, pointer)
+    given = _Options(options)
+    return _get("kvconn_manager_create", _ffi.manager_t, given, ends=[given.free])
 
 
 def manager_destroy(manager, timeout_ms=DEFAULT_TIMEOUT):
-    _call("kvconn_manager_destroy", manager, timeout_ms)
+    """The manager ends in any case, also when a signal handler raises; the timeout bounds the wait for its sockets."""
+    _run(Call("kvconn_manager_destroy", (_manager(manager),)), _timeout("timeout_ms", timeout_ms))
 
 
 def disconnect_all(flush_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
-    _call("kvconn_disconnect_all", manager, flush_ms)
+    """When a signal handler raises, flushing goes on until flush_ms is over; then everything has ended."""
+    _run(Call("kvconn_disconnect_all", (_manager(manager),)), _timeout("flush_ms", flush_ms))
 
 
 def shutdown(flush_ms=DEFAULT_TIMEOUT):
-    _call("kvconn_shutdown", flush_ms)
+    """When a signal handler raises, flushing goes on until flush_ms is over, unless the process ends before."""
+    released = lambda _: _pins.unpin_all()  # noqa: E731: after OK everything is released
+    _run(Call("kvconn_shutdown", read=released), _timeout("flush_ms", flush_ms))
 
 
 # ---- Connections -----------------------------------------------------------------------------------------------------
 
 
 def connect(endpoint, options=None, wait_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
-    """The connection. A raised Timeout has it in `.conn` while the dial goes on."""
-    with _Options(options) as pointer:
-        return _get("kvconn_connect", _ffi.conn_t, manager, _text(endpoint), pointer, wait_ms)
+    """The connection. A raised Timeout has it in `.conn` while the dial goes on.
+
+    When a signal handler raises, the dial goes on; `kvconn_call.result()` gives the connection.
+    """
+    manager, wait_ms, name = _manager(manager), _timeout("wait_ms", wait_ms), _text("endpoint", endpoint)
+    conn, given = _ffi.conn_t(), _Options(options)
+    call = Call("kvconn_connect", (manager, name, given), (byref(conn),), lambda _: conn.value, ends=[given.free])
+    # A thread costs more than a connection that is READY.
+    return _run(call, 0 if _calls.goes_aside(wait_ms) and _is_ready(manager, name) else wait_ms)
+
+
+def _current(manager, endpoint):
+    """The live connection to an endpoint, or 0."""
+    conn = _ffi.conn_t()
+    _lib.kvconn_find(manager, endpoint, byref(conn), None)
+    return conn.value
+
+
+def _is_ready(manager, endpoint):
+    conn, info = _current(manager, endpoint), _ffi.kvconn_connection_info_t()
+    return conn != 0 and _lib.kvconn_connection_info(conn, byref(info), None) == 0 and info.state == _ffi.STATE_READY
 
 
 def disconnect(conn):
-    _call("kvconn_disconnect", conn)
+    conn = _uint64("conn", conn)
+    _run(Call("kvconn_disconnect", (conn,), conn=conn))
 
 
 def disconnect_endpoint(endpoint, manager=DEFAULT):
-    _call("kvconn_disconnect_endpoint", manager, _text(endpoint))
+    _run(Call("kvconn_disconnect_endpoint", (_manager(manager), _text("endpoint", endpoint))))
 
 
 def connection_info(conn):
     """A dict of the fields of kvconn_connection_info_t."""
-    info = _ffi.kvconn_connection_info_t()
-    _call("kvconn_connection_info", conn, byref(info))
-    return _fields(info)
+    conn, info = _uint64("conn", conn), _ffi.kvconn_connection_info_t()
+    return _run(Call("kvconn_connection_info", (conn, byref(info)), (), lambda _: _fields(info), conn))
 
 
 def connections(manager=DEFAULT):
-    return _list("kvconn_connections", _ffi.conn_t, manager)
+    return _list("kvconn_connections", _ffi.conn_t, _manager(manager))
 
 
 def find(endpoint, manager=DEFAULT):
-    return _get("kvconn_find", _ffi.conn_t, manager, _text(endpoint))
+    return _get("kvconn_find", _ffi.conn_t, _manager(manager), _text("endpoint", endpoint))
 
 
 # ---- Messages --------------------------------------------------------------------------------------------------------
-
-
-def _listed(frames):
-    """The frames, unless they are a single one: its bytes would each be a frame."""
-    if isinstance(frames, (str, bytes, bytearray, memoryview)):
-        raise TypeError(f"frames must be a list of bytes, not {type(frames).__name__}: write [frame] for a single one")
-    return frames
-
-
-def _views(frames):
-    """Views of the frames, because a bytearray that is viewed keeps its size, and an iterator is read only once."""
-    return [_view(frame) for frame in _listed(frames)]
-
-
-def _packed(frames):
-    """The frames as kvconn_send_packed takes them: buffer, sizes, count."""
-    views = _views(frames)
-    # An array raises where a size does not fit in 32 bits; ctypes would cut it.
-    sizes = array("I", [view.nbytes for view in views])
-    return b"".join(views), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
-
-
-def _view(frame):
-    try:
-        return memoryview(frame)
-    except TypeError:
-        raise TypeError(f"a frame must be bytes or another buffer, not {type(frame).__name__}") from None
+#
+# A send from the main thread first tries with timeout 0, and on a thread of its own if it must wait. The metrics count
+# that try as refused (kvconn_sends_refused_total, TIMEOUT).
 
 
 def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
-    """Sends one message, a list of bytes; returns its sequence."""
-    return _get("kvconn_send_packed", ctypes.c_uint64, conn, *_packed(frames), timeout_ms)
+    """Sends one message, a list of bytes; returns its sequence. A frame that is not contiguous is copied in C order.
+
+    When a signal handler raises, the message may be accepted, or may yet be until timeout_ms is over:
+    `kvconn_call.result()` gives the sequence, or raises why it was not accepted.
+    """
+    conn, timeout_ms, sequence = _uint64("conn", conn), _timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    call = Call("kvconn_send_packed", (conn, *_packed(frames)), (byref(sequence),), lambda _: sequence.value)
+    return _run(call, timeout_ms, True)
 
 
 def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
-    """Sends one message to whichever life is there, and dials if need be; returns (connection, sequence)."""
+    """Sends one message to the life of the peer that is there, and dials if needed; returns (connection, sequence).
+
+    A signal handler that raises means the same as for `send`.
+    """
+    manager, timeout_ms, name = _manager(manager), _timeout("timeout_ms", timeout_ms), _text("endpoint", endpoint)
     conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
     places = byref(conn), byref(sequence)
-    _call("kvconn_send_packed_to", manager, _text(endpoint), *_packed(frames), timeout_ms, *places)
-    return conn.value, sequence.value
+    head = manager, name, *_packed(frames)
+    call = Call("kvconn_send_packed_to", head, places, lambda _: (conn.value, sequence.value))
+    # Without a connection the try would dial, and the second attempt could get BACKOFF for the end of that dial.
+    return _run(call, timeout_ms, _calls.goes_aside(timeout_ms) and _current(manager, name) != 0)
 
 
 class Sent(NamedTuple):
-    """What became of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its exception."""
+    """The result of one item of a batch: `status` is 0 when it is accepted or skipped, else `STATUSES` has its
+    exception."""
 
     status: int
     sequence: int
@@ -232,65 +188,92 @@ class Sent(NamedTuple):
 def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     """Sends many messages, pairs (connection, list of bytes), under one deadline; connection 0 is skipped.
 
-    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted: it
-    is not raised, because the others were. Its message is about the first that failed. A frame that is the same object in
-    several items is copied once.
+    Returns ([Sent for each item, in order], None), or the Partial in place of None when at least one was not accepted:
+    it is not raised, because the others were. Its message is about the first that failed. A frame that is the same
+    object in several items is copied once. A signal handler that raises means the same as for `send`.
     """
-    items = [(conn, _views(frames)) for conn, frames in items]
-    given, partial = (_ffi.kvconn_batch_item_t * len(items))(), None
-    with contextlib.ExitStack() as held:
-        for slot, (conn, frames) in zip(given, items):
-            loan = _lent.Loan(frames)  # shows where the bytes are, until the call has copied them
-            held.callback(loan.give_back)
-            slot.conn, slot.frame_count = conn, len(frames)
-            slot.frames = (_ffi.kvconn_frame_t * len(frames))(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
-        try:
-            _call("kvconn_send_batch", given, len(given), timeout_ms)
-        except STATUSES[-16] as error:
-            partial = error
-    return [Sent(slot.status, slot.sequence) for slot in given], partial
+    timeout_ms, messages, copied, call = _timeout("timeout_ms", timeout_ms), [], {}, None
+    try:
+        for place, item in enumerate(_check.iterated("items", items, "pairs")):
+            try:
+                conn, frames = item
+            except (TypeError, ValueError):
+                kind = type(item).__name__
+                raise TypeError(f"items[{place}] must be a pair (connection, frames), not {kind}") from None
+            messages.append((_uint64(f"items[{place}]: conn", conn), _Pinned()))
+            messages[-1][1].pin(frames, f"items[{place}]: frames", copied)
+        given = (_ffi.kvconn_batch_item_t * len(messages))()
+        for slot, (conn, pinned) in zip(given, messages):
+            slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
+        call = _Batch(given, [pinned.unpin for _, pinned in messages])
+        return _run(call, timeout_ms, True)
+    except BaseException:
+        if call is None or call.has_not_begun:
+            for _, pinned in messages:
+                pinned.unpin()
+        raise
+
+
+class _Batch(Call):
+    """A batch. The attempt that waits is for what the one without waiting has not accepted."""
+
+    __slots__ = "given", "rest"
+
+    def __init__(self, given, ends):
+        super().__init__("kvconn_send_batch", (given, len(given)), (), self._result, ends=ends, partial=True)
+        self.given, self.rest = given, given
+
+    def _must_wait(self):
+        if not any(slot.status in (_calls.TIMEOUT, _calls.STALLED) for slot in self.given):
+            return False
+        rest = type(self.given).from_buffer_copy(self.given)
+        for slot in rest:
+            if slot.status == 0:
+                slot.conn = 0
+        self.rest, self.head = rest, (rest, len(rest))
+        return True
+
+    def _result(self, partial):
+        sent = [one if one.status == 0 else other for one, other in zip(self.given, self.rest)]
+        return [Sent(slot.status, slot.sequence) for slot in sent], partial
 
 
 def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
     """Sends one message without copying it; returns its sequence.
 
-    The frames are objects that show their bytes in one piece (bytes, bytearray, a NumPy array). They are held until they are
-    released, and must not be changed before: `wait_released` waits for that.
+    The frames are contiguous buffers (bytes, bytearray, a NumPy array). They are pinned until kvconn has released them,
+    and must not be changed before: `wait_released` waits for that. An error means that they are the caller's again.
+
+    A signal handler that raises means the same as for `send`. The frames stay pinned for as long as kvconn reads them.
     """
-    _loans.reclaim(conn)
-    loan = _lent.Loan(_listed(frames))
+    conn, timeout_ms, sequence = _uint64("conn", conn), _timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    pinned, tail = _Pinned(), (_ffi.release_fn_t(), None, byref(sequence))
+    call = Call("kvconn_send_owned", (), tail, lambda _: sequence.value)
     try:
-        count = len(loan.buffers)
-        array = (_ffi.kvconn_frame_t * count)(*[(buffer.buf, buffer.len) for buffer in loan.buffers])
-        sequence = _get("kvconn_send_owned", ctypes.c_uint64, conn, array, count, timeout_ms, _ffi.release_fn_t(), None)
+        _pins.add(call, conn, sequence, pinned)
+        pinned.pin(frames)
+        call.head = conn, pinned.frames, pinned.count
+        return _run(call, timeout_ms, True)
     except BaseException:
-        loan.give_back()
+        if call.has_not_begun:
+            call.cancelled = True
+            _pins.sweep()
         raise
-    _loans.add(conn, sequence, loan)
-    return sequence
 
 
 def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
     """Waits until the frames of every message up to this one (0: all so far) can be changed again."""
-    try:
-        _call("kvconn_wait_released", conn, sequence, timeout_ms)
-    finally:
-        _loans.reclaim_all()
-
-
-def _released(conn):
-    try:
-        return connection_info(conn)["released"]
-    except STATUSES[-2]:  # STALE: it is remembered as long as it has lent buffers
-        return None
-
-
-_loans = _lent.Lent(_released)
+    conn, sequence = _uint64("conn", conn), _uint64("sequence", sequence)
+    _run(Call("kvconn_wait_released", (conn, sequence), conn=conn), _timeout("timeout_ms", timeout_ms), True)
 
 
 def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
-    """Waits until the peer's kernel has acknowledged up to this message (0: all so far); returns the last one it has."""
-    return _get("kvconn_flush", ctypes.c_uint64, conn, sequence, timeout_ms)
+    """Waits until the peer's kernel has acknowledged up to this message (0: all so far); returns the last one it has.
+    """
+    conn, sequence = _uint64("conn", conn), _uint64("sequence", sequence)
+    timeout_ms, acknowledged = _timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    call = Call("kvconn_flush", (conn, sequence), (byref(acknowledged),), lambda _: acknowledged.value, conn)
+    return _run(call, timeout_ms, True)
 
 
 # ---- Nodes and failures ----------------------------------------------------------------------------------------------
@@ -315,100 +298,147 @@ class Failure(NamedTuple):
     requests: list
 
 
-def _failure(pointer):
-    """Reads a report and frees it; None for NULL."""
-    if not pointer:
-        return None
-    try:
-        count = _lib.kvconn_failure_endpoint_count(pointer)
-        endpoints = (_ffi.kvconn_failed_endpoint_t * count)()
-        size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
-        _call("kvconn_failure_endpoints", pointer, endpoints, size, count, byref(ctypes.c_size_t()))
-        return Failure(
-            _lib.kvconn_failure_node(pointer),
-            _lib.kvconn_failure_name(pointer).decode(),
-            _lib.kvconn_failure_reason(pointer).decode(),
-            _lib.kvconn_failure_time_ms(pointer),
-            [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted, e.acknowledged) for e in endpoints],
-            _list("kvconn_failure_requests", ctypes.c_uint64, pointer),
-        )
-    finally:
+def _report(name, head, again):
+    """Makes a call that may give a report; the Failure, or None."""
+    report = _ffi.failure_p()
+    return _run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+
+
+class _Reporting(Call):
+    """A call that may give a report. The report is freed when the Failure is made."""
+
+    __slots__ = ()
+
+    def _settle(self):
+        super()._settle()
+        report = self.tail[0]._obj
+        pointer, report.value = report.value, None
         _lib.kvconn_failure_free(pointer)
 
 
-def _texts(texts):
-    if isinstance(texts, (str, bytes)):
-        raise TypeError(f"endpoints must be a list of str, not {type(texts).__name__}: write [endpoint] for a single one")
-    return (ctypes.c_char_p * len(texts))(*[_text(text) for text in texts]), len(texts)
-
-
-def _reason(reason):
-    return None if reason is None else _text(reason)
+def _failure(report):
+    if not report:
+        return None
+    size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
+    endpoints = (_ffi.kvconn_failed_endpoint_t * _lib.kvconn_failure_endpoint_count(report))()
+    requests = (ctypes.c_uint64 * _lib.kvconn_failure_request_count(report))()
+    count = byref(ctypes.c_size_t())
+    _run(Call("kvconn_failure_endpoints", (report, endpoints, size, len(endpoints), count)))
+    _run(Call("kvconn_failure_requests", (report, requests, len(requests), count)))
+    return Failure(
+        _lib.kvconn_failure_node(report),
+        _lib.kvconn_failure_name(report).decode(),
+        _lib.kvconn_failure_reason(report).decode(),
+        _lib.kvconn_failure_time_ms(report),
+        [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted, e.acknowledged) for e in endpoints],
+        list(requests),
+    )
 
 
 def node_open(name, manager=DEFAULT):
     """(the node, whether this call began its life)"""
     node, created = _ffi.node_t(), ctypes.c_int32()
-    _call("kvconn_node_open", manager, _text(name), byref(node), byref(created))
-    return node.value, bool(created.value)
+    head, places = (_manager(manager), _text("name", name)), (byref(node), byref(created))
+    return _run(Call("kvconn_node_open", head, places, lambda _: (node.value, bool(created.value))))
 
 
 def node_find(name, manager=DEFAULT):
-    return _get("kvconn_node_find", _ffi.node_t, manager, _text(name))
+    return _get("kvconn_node_find", _ffi.node_t, _manager(manager), _text("name", name))
 
 
 def node_info(node):
     """A dict of the fields of kvconn_node_info_t."""
     info = _ffi.kvconn_node_info_t()
-    _call("kvconn_node_info", node, byref(info))
-    return _fields(info)
+    return _run(Call("kvconn_node_info", (_uint64("node", node), byref(info)), (), lambda _: _fields(info)))
+
+
+def _endpoints(endpoints):
+    """A list of endpoints as C takes it: array, count."""
+    names = _check.texts("endpoints", endpoints)
+    return (ctypes.c_char_p * len(names))(*names), len(names)
 
 
 def node_add_endpoints(node, endpoints, options=None):
-    with _Options(options) as pointer:
-        _call("kvconn_node_add_endpoints", node, *_texts(endpoints), pointer)
+    head = _uint64("node", node), *_endpoints(endpoints)
+    given = _Options(options)
+    _run(Call("kvconn_node_add_endpoints", (*head, given), ends=[given.free]))
 
 
 def node_remove_endpoints(node, endpoints):
-    _call("kvconn_node_remove_endpoints", node, *_texts(endpoints))
+    _run(Call("kvconn_node_remove_endpoints", (_uint64("node", node), *_endpoints(endpoints))))
 
 
 def node_track_request(node, request):
-    _call("kvconn_node_track_request", node, request)
+    _run(Call("kvconn_node_track_request", (_uint64("node", node), _uint64("request", request))))
 
 
 def node_untrack_request(node, request):
     """Whether it was tracked until now."""
-    return bool(_get("kvconn_node_untrack_request", ctypes.c_int32, node, request))
+    return bool(_get("kvconn_node_untrack_request", ctypes.c_int32, _uint64("node", node), _uint64("request", request)))
 
 
 def node_report_health(node, healthy, reason=None):
     """The Failure when this report failed the node, else None."""
-    return _failure(_get("kvconn_node_report_health", _ffi.failure_p, node, bool(healthy), _reason(reason)))
+    node, healthy = _uint64("node", node), _check.flag("healthy", healthy)
+    return _report("kvconn_node_report_health", (node, healthy, _reason(reason)), ("failure of", node))
 
 
 def handle_failure(node, reason=None):
-    """The Failure."""
-    return _failure(_get("kvconn_handle_failure", _ffi.failure_p, node, _reason(reason)))
+    """The Failure.
+
+    When a signal handler raises, the node has failed all the same: `kvconn_call.result()` gives the Failure, and so
+    does the next handle_failure of this node.
+    """
+    node = _uint64("node", node)
+    return _report("kvconn_handle_failure", (node, _reason(reason)), ("failure of", node))
+
+
+def _reason(reason):
+    return None if reason is None else _text("reason", reason)
 
 
 def take_failure(manager=DEFAULT):
-    """The oldest Failure that nobody got yet, or None."""
-    return _failure(_get("kvconn_take_failure", _ffi.failure_p, manager))
+    """The oldest Failure that was not given out yet, or None."""
+    manager = _manager(manager)
+    return _report("kvconn_take_failure", (manager,), ("failure in", manager))
 
 
 # ---- Events and observing --------------------------------------------------------------------------------------------
 
 
 def event_fd(manager=DEFAULT):
-    return _get("kvconn_event_fd", ctypes.c_int, manager)
+    return _get("kvconn_event_fd", ctypes.c_int, _manager(manager))
 
 
 def next_event(timeout_ms=0, manager=DEFAULT):
     """A dict of the fields of kvconn_event_t, or None when nothing happened in time."""
+    manager, timeout_ms = _manager(manager), _timeout("timeout_ms", timeout_ms)
+    if timeout_ms == DEFAULT_TIMEOUT or not _calls.goes_aside(timeout_ms):
+        return _event(timeout_ms, manager)
+    # Slices, so that no call goes on without its caller and takes an event meanwhile.
+    begun = now = time.monotonic()
+    while True:
+        left = begun + timeout_ms / 1000 - now
+        part = min(math.ceil(left * 1000), _calls.SLICE_MS)
+        try:
+            event = _event(part, manager)
+        except STATUSES[_calls.STALE]:
+            if now == begun:
+                raise
+            return None  # destroyed between two slices
+        before, now = now, time.monotonic()
+        # None before its time: the manager was destroyed meanwhile.
+        if event is not None or now >= begun + timeout_ms / 1000 or (now - before) * 1000 < part:
+            return event
+
+
+def _event(timeout_ms, manager):
     event = _ffi.kvconn_event_t()
-    _call("kvconn_next_event", manager, timeout_ms, byref(event))
-    return None if event.kind == _ffi.EVENT_NONE else _fields(event)
+
+    def read(_):
+        return None if event.kind == _ffi.EVENT_NONE else _fields(event)
+
+    return _run(Call("kvconn_next_event", (manager,), (byref(event),), read, again=("event", manager)), timeout_ms)
 
 
 def _written(function, manager):
@@ -416,13 +446,13 @@ def _written(function, manager):
     needed = ctypes.c_size_t(16 * 1024)
     while True:
         buffer = ctypes.create_string_buffer(needed.value)
-        _call(function, manager, buffer, len(buffer), byref(needed))
+        _run(Call(function, (manager, buffer, len(buffer), byref(needed))))
         if needed.value <= len(buffer):
             return buffer.value.decode()
 
 
 def describe(manager=DEFAULT):
-    return _written("kvconn_describe", manager)
+    return _written("kvconn_describe", _manager(manager))
 
 
 METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf-8"
@@ -430,22 +460,34 @@ METRICS_CONTENT_TYPE = "application/openmetrics-text; version=1.0.0; charset=utf
 
 def metrics_text(manager=DEFAULT):
     """The metrics, to be served as METRICS_CONTENT_TYPE."""
-    return _written("kvconn_metrics_text", manager)
+    return _written("kvconn_metrics_text", _manager(manager))
 
 
 def dump(fd=2):
-    _call("kvconn_dump", fd)
+    fd = _check.int32("fd", fd)
+    try:
+        own = os.dup(fd)  # the caller may close its own while an interrupted call goes on
+    except OSError:
+        _run(Call("kvconn_dump", (fd,)))  # raises
+        return
+    opened = [own]
+    _run(Call("kvconn_dump", (own,), ends=[lambda: opened and os.close(opened.pop())]), waits=True)
 
 
-_log = _ffi.log_fn_t()  # what the library may call; kept as long as it may
+_logs = []  # pairs: a function that the library may call, kept as long as it may, and the set_log that gave it
 
 
 def set_log(function, level):
-    """Calls function(level, line) for each line of the log; None ends it."""
-    global _log
+    """Calls function(level, line) for each line of the log; None ends it. When a signal handler raises, the change may
+    have happened, or happens while `kvconn_call` is not done."""
+    if function is not None and not callable(function):
+        raise TypeError(f"function must be callable or None, not {type(function).__name__}")
     new = _ffi.log_fn_t() if function is None else _ffi.log_fn_t(lambda level, line, _: function(level, line.decode()))
-    _call("kvconn_set_log", new, None, level)
-    _log = new
+    before = [pair for pair in _logs if pair[1].done()]  # these it replaces; one that is not done may come after it
+    call = Call("kvconn_set_log", (new, None, _check.int32("level", level)))
+    _logs.append((new, call))
+    _run(call, waits=True)
+    _logs[:] = [pair for pair in _logs if pair not in before]
 
 
 def _fields(struct):
@@ -459,6 +501,6 @@ def _list(function, kind, owner):
     count = ctypes.c_size_t(0)
     while True:
         array = (kind * count.value)()
-        _call(function, owner, array, len(array), byref(count))
+        _run(Call(function, (owner, array, len(array), byref(count))))
         if count.value <= len(array):
             return array[: count.value]

@@ -6,8 +6,8 @@ tests/python/test_ffi.py compares this file with the header and with abi/, so ne
 import ctypes
 import os
 import pathlib
-from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64
-from ctypes import c_void_p
+from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32
+from ctypes import c_uint64, c_void_p
 
 # ---- Constants -------------------------------------------------------------------------------------------------------
 
@@ -35,7 +35,7 @@ EVENT_RECOVERED = 7
 EVENT_NODE_FAILED = 8
 EVENT_OVERFLOW = 9
 
-FATE_ACKNOWLEDGED, FATE_UNACKNOWLEDGED, FATE_UNKNOWN = 1, 2, 3
+OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN = 1, 2, 3
 
 SCOPE_NONE, SCOPE_CALL, SCOPE_PEER, SCOPE_NODE, SCOPE_PROCESS = 0, 1, 2, 3, 4
 
@@ -157,7 +157,7 @@ class kvconn_event_t(_Sized):
     ]
 
 
-# ---- Functions: what each returns, and what it takes -------------------------------------------------------------------
+# ---- Functions: what each returns, and what it takes -----------------------------------------------------------------
 
 _error = POINTER(kvconn_error_t)
 _endpoints = POINTER(c_char_p)

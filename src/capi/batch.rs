@@ -22,9 +22,9 @@ use super::guard::{ErrorOut, misaligned, null, process, timeout};
 use super::message::{Frames, kvconn_frame_t};
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
 use crate::connection::batch::{MAX_BATCH, verdict};
+use crate::connection::message::Copies;
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
-use crate::message::Copies;
 
 /// The most items that one batch takes.
 pub const KVCONN_MAX_BATCH: usize = 65536;

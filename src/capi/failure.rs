@@ -17,7 +17,7 @@ use super::types::{
 use crate::error::{Error, Result};
 use crate::ids::{ManagerId, NodeId};
 use crate::manager::Manager;
-use crate::nodes::{FailedEndpoint, Failure};
+use crate::manager::nodes::{FailedEndpoint, Failure};
 
 /// A report of a node's failure. It never changes, and belongs to the caller until kvconn_failure_free.
 pub struct kvconn_failure_t {

@@ -16,8 +16,8 @@ use std::{mem, ptr, slice};
 use super::strings;
 use super::types::{kvconn_error_t, kvconn_status_t};
 use crate::error::{Error, Result, Scope, Status};
-use crate::manager::Timeout;
 use crate::process::Process;
+use crate::timeout::Timeout;
 
 /// The process's state, checked for fork and shutdown.
 pub(super) fn process() -> Result<&'static Process> {

@@ -11,9 +11,9 @@ use std::{ptr, slice};
 use super::guard::{Array, ErrorOut, Out, process, timeout};
 use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
+use crate::connection::message::{Copies, MAX_FRAMES, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
-use crate::message::{Copies, MAX_FRAMES, Message};
 
 /// The most frames that one message takes.
 pub const KVCONN_MAX_FRAMES: usize = 65536;

@@ -12,7 +12,7 @@ use super::strings::{Text, inline};
 use super::types::{KVCONN_TEXT_SIZE, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t};
 use crate::error::Result;
 use crate::ids::{ManagerId, NodeId};
-use crate::nodes::NodeInfo;
+use crate::manager::nodes::NodeInfo;
 
 /// The most endpoints that one call takes.
 pub const KVCONN_MAX_ENDPOINTS_PER_CALL: usize = 65536;

@@ -9,9 +9,10 @@ use super::strings::Buffer;
 use super::types::{kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::error::{Error, Result};
 use crate::ids::ManagerId;
+use crate::log;
 use crate::log::{Level, Sink};
 use crate::manager::Manager;
-use crate::{describe, log};
+use crate::observe::describe;
 
 /// Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
 ///

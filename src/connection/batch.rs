@@ -1,7 +1,7 @@
 //! Sending to many connections with one thread, under one deadline.
 //!
 //! First each message is copied and tried once. Those that must wait then queue, the first of each connection, and one
-//! wait serves all of them ([`errands`]). So nothing is copied while this thread stands in a queue that others stand
+//! wait serves all of them ([`pending`]). So nothing is copied while this thread stands in a queue that others stand
 //! in, too.
 
 use std::cell::Cell;
@@ -10,14 +10,13 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use super::gate::Patience;
-use super::gate::errands::{self, Errand};
-use super::{Connection, Life, bytes_reclaimed};
+use super::gate::pending::{self, PendingSend};
+use super::{Connection, ConnectionInner};
+use crate::connection::message::{Copies, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
-use crate::manager::Timeout;
-use crate::message::{Copies, Message};
-use crate::process::Process;
-use crate::wake::Alarm;
+use crate::sys::wake::Waker;
+use crate::timeout::Timeout;
 
 /// The most messages one batch takes. It keeps an absurd count from being an allocation.
 pub const MAX_BATCH: usize = 65_536;
@@ -31,63 +30,65 @@ struct Lane {
     waited: Cell<bool>,
 }
 
-impl Process {
-    /// Sends each message on its connection, and returns what became of each: its sequence, or why it was not accepted.
-    /// Connection 0 is skipped, with sequence 0. What is for one connection is accepted in the order given. A message
-    /// that was tried and refused takes those behind it with it: nothing may overtake it.
-    pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
-    where
-        M: FnOnce(&mut Copies) -> Result<Message>,
-    {
-        let begun = Instant::now();
-        let mut copies = Copies::default();
-        let mut results = vec![Ok(0); items.len()];
-        let mut lanes: Vec<Lane> = Vec::new();
-        // What is before the next message of a connection: a lane to wait in, or a refusal.
-        let mut before: HashMap<ConnId, Result<usize>> = HashMap::new();
-        for (place, (id, message)) in items.enumerate() {
-            if id == ConnId::NONE {
+/// Sends each message on its connection, which `find` looks up by its id, and returns what became of each: its sequence, or why it was not accepted.
+/// Connection 0 is skipped, with sequence 0. What is for one connection is accepted in the order given. A message
+/// that was tried and refused takes those behind it with it: nothing may overtake it.
+pub(crate) fn send_batch<M>(
+    find: impl Fn(ConnId) -> Result<Arc<Connection>>,
+    items: impl ExactSizeIterator<Item = (ConnId, M)>,
+    timeout: Timeout,
+) -> Vec<Result<u64>>
+where
+    M: FnOnce(&mut Copies) -> Result<Message>,
+{
+    let begun = Instant::now();
+    let mut copies = Copies::default();
+    let mut results = vec![Ok(0); items.len()];
+    let mut lanes: Vec<Lane> = Vec::new();
+    // What is before the next message of a connection: a lane to wait in, or a refusal.
+    let mut before: HashMap<ConnId, Result<usize>> = HashMap::new();
+    for (place, (id, message)) in items.enumerate() {
+        if id == ConnId::NONE {
+            continue;
+        }
+        let conn = match find(id) {
+            Ok(conn) => conn,
+            Err(error) => {
+                results[place] = Err(error);
                 continue;
             }
-            let conn = match self.connection(id) {
-                Ok(conn) => conn,
-                Err(error) => {
-                    results[place] = Err(error);
-                    continue;
+        };
+        let before_it = before.get(&id).cloned().transpose();
+        let prepared = before_it.and_then(|lane| Ok((lane, conn.prepare(|| message(&mut copies))?)));
+        match prepared {
+            Err(error) => results[place] = conn.concluded(Err(error)),
+            Ok((Some(lane), message)) => lanes[lane].items.push_back((place, message)),
+            Ok((None, mut message)) => {
+                let mut passed = conn.gate.try_pass(&mut message);
+                if passed.as_ref().is_some_and(|result| conn.bytes_reclaimed(result)) {
+                    passed = conn.gate.try_pass(&mut message);
                 }
-            };
-            let before_it = before.get(&id).cloned().transpose();
-            let prepared = before_it.and_then(|lane| Ok((lane, conn.prepare(|| message(&mut copies))?)));
-            match prepared {
-                Err(error) => results[place] = conn.concluded(Err(error)),
-                Ok((Some(lane), message)) => lanes[lane].items.push_back((place, message)),
-                Ok((None, mut message)) => {
-                    let mut passed = conn.gate.try_pass(&mut message);
-                    if passed.as_ref().is_some_and(bytes_reclaimed) {
-                        passed = conn.gate.try_pass(&mut message);
+                match passed {
+                    Some(result) => {
+                        if let Err(error) = &result {
+                            before.insert(id, Err(error.clone()));
+                        }
+                        results[place] = conn.concluded(result);
                     }
-                    match passed {
-                        Some(result) => {
-                            if let Err(error) = &result {
-                                before.insert(id, Err(error.clone()));
-                            }
-                            results[place] = conn.concluded(result);
-                        }
-                        None => {
-                            before.insert(id, Ok(lanes.len()));
-                            let items = VecDeque::from([(place, message)]);
-                            lanes.push(Lane { conn, items, waited: Cell::new(false) });
-                        }
+                    None => {
+                        before.insert(id, Ok(lanes.len()));
+                        let items = VecDeque::from([(place, message)]);
+                        lanes.push(Lane { conn, items, waited: Cell::new(false) });
                     }
                 }
             }
         }
-        drop(copies);
-        if !lanes.is_empty() {
-            wait(lanes, begun, timeout, &mut results);
-        }
-        results
     }
+    drop(copies);
+    if !lanes.is_empty() {
+        wait(lanes, begun, timeout, &mut results);
+    }
+    results
 }
 
 impl Connection {
@@ -109,19 +110,19 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
     let places = lanes.iter().zip(&items);
     let lane_of: HashMap<usize, &Lane> =
         places.flat_map(|(lane, items)| items.iter().map(move |(place, _)| (*place, lane))).collect();
-    let errands = lanes.iter().zip(items).map(|(lane, items)| {
-        let timeout = timeout.or(lane.conn.manager.send_timeout());
-        let patience = move |life: &mut Life| {
-            let patience = life.patience(timeout, begun + timeout);
+    let pending = lanes.iter().zip(items).map(|(lane, items)| {
+        let timeout = timeout.or(lane.conn.owner.send_timeout());
+        let patience = move |inner: &mut ConnectionInner| {
+            let patience = inner.patience(timeout, begun);
             lane.waited.set(lane.waited.get() || matches!(patience, Patience::Until(_)));
             patience
         };
-        Errand { gate: &lane.conn.gate, items, patience }
+        PendingSend { gate: &lane.conn.gate, items, patience }
     });
-    errands::run(errands, Arc::new(Alarm::new()), |place, result, behind| {
+    pending::run(pending, Arc::new(Waker::new()), |place, result, behind| {
         let Lane { conn, waited, .. } = lane_of[&place];
         if waited.take() {
-            conn.manager.counts().waits.add(begun.elapsed());
+            conn.owner.count_wait(begun.elapsed());
         }
         if let Err(error) = &result {
             behind.drain(..).for_each(|(place, _)| results[place] = conn.concluded(Err(error.clone())));

@@ -1,57 +1,56 @@
 //! One connection: one life of one PUSH socket to one endpoint.
 
-mod account;
+pub mod acknowledgement;
 pub mod batch;
-mod bell;
 pub(crate) mod dial;
 pub(crate) mod gate;
-mod handshake;
-pub(crate) mod held;
-pub(crate) mod ledger;
-mod life;
-pub mod loans;
-mod silence;
+mod inner;
+pub mod message;
+pub(crate) mod owner;
+pub(crate) mod registry;
 pub(crate) mod socket;
 pub(crate) mod state;
+mod timeouts;
 
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
-use crate::byte_budget::Share;
-use crate::endpoint::Endpoint;
+use crate::budget::bytes::Reservation;
+use crate::connection::message::Message;
+use crate::delivery::{EndedBy, Release};
 use crate::error::{Error, Result, Status};
-use crate::ids::{ConnId, LineId};
-use crate::manager::{Manager, Timeout};
-use crate::message::Message;
+use crate::events::Events;
+use crate::ids::{AttemptId, ConnId};
+use crate::net::endpoint::Endpoint;
 use crate::options::Values;
-use crate::process::Process;
-use crate::release::{self, Release};
-use crate::tcp_info::EndedBy;
-use crate::watcher::Watcher;
+use crate::timeout::Timeout;
 
+use acknowledgement::buffers::{self, ZeroCopyBuffers};
+use dial::AddressHistory;
 use gate::{Access, Channel, Gate, Patience, Wakeups};
-pub use life::Delivery;
-use life::{DEAD_PIPE, Life};
-pub(crate) use life::{End, Finished};
-use loans::Loan;
+use inner::{ConnectionInner, DEAD_PIPE};
+pub(crate) use inner::{End, Finished};
+use owner::{Owner, SocketWatcher};
 use socket::PushSocket;
-pub use state::{Ending, Happening, State};
+pub use state::{EndReason, State, Transition};
 
 /// One connection. Kept after its end, without its socket, for as long as the ending is remembered.
 pub struct Connection {
     id: ConnId,
     endpoint: Endpoint,
-    manager: Arc<Manager>,
+    owner: Arc<dyn Owner>,
     values: Arc<Values>,
     dialled: Instant,
+    /// What its endpoint's dials have taught about the addresses of its name.
+    addresses: Arc<AddressHistory>,
     /// A hint that spares copying a message for a connection that has ended; the truth is behind the gate.
     over: AtomicBool,
     /// Lines that libzmq has not given up yet.
-    lines: AtomicUsize,
+    attempts: AtomicUsize,
     /// When it gave up the last.
     gone: OnceLock<Instant>,
-    gate: Gate<Life>,
+    gate: Gate<ConnectionInner>,
 }
 
 /// The three states a caller sees. Numbers are frozen.
@@ -106,23 +105,25 @@ pub struct ConnectionInfo {
 impl Connection {
     pub(crate) fn new(
         endpoint: Endpoint,
-        manager: Arc<Manager>,
+        (owner, events): (Arc<dyn Owner>, Arc<Events>),
         values: Arc<Values>,
-        line: (LineId, PushSocket),
-        engine: (&'static Watcher, Share),
+        attempt: (AttemptId, PushSocket),
+        addresses: Arc<AddressHistory>,
+        (watcher, reservation): (Arc<dyn SocketWatcher>, Reservation),
     ) -> Arc<Connection> {
         let id = ConnId::fresh();
-        let life = Life::new(id, endpoint.clone(), &values, line, manager.events().clone(), engine);
+        let inner = ConnectionInner::new(id, endpoint.clone(), &values, attempt, events, (watcher, reservation));
         Arc::new(Connection {
             id,
             endpoint,
-            manager,
+            owner,
             values,
             dialled: Instant::now(),
+            addresses,
             over: AtomicBool::new(false),
-            lines: AtomicUsize::new(1),
+            attempts: AtomicUsize::new(1),
             gone: OnceLock::new(),
-            gate: Gate::new(life),
+            gate: Gate::new(inner),
         })
     }
 
@@ -136,12 +137,17 @@ impl Connection {
         &self.endpoint
     }
 
-    pub(crate) fn manager(&self) -> &Arc<Manager> {
-        &self.manager
+    pub(crate) fn owner(&self) -> &Arc<dyn Owner> {
+        &self.owner
     }
 
     pub(crate) fn values(&self) -> &Arc<Values> {
         &self.values
+    }
+
+    /// What its endpoint's dials have taught about the addresses of its name.
+    pub(crate) fn addresses(&self) -> &Arc<AddressHistory> {
+        &self.addresses
     }
 
     /// When its dial began.
@@ -157,7 +163,7 @@ impl Connection {
 
     /// The same result of a send, once it is counted.
     pub(crate) fn counted<T>(&self, result: Result<T>) -> Result<T> {
-        result.inspect_err(|e| self.manager.counts().sends_refused.add(e.status))
+        result.inspect_err(|e| self.owner.count_refused(e.status))
     }
 
     /// A send that is not counted when it is refused.
@@ -182,29 +188,28 @@ impl Connection {
         timeout: Timeout,
     ) -> Result<u64> {
         // SAFETY: the same contract.
-        self.counted(unsafe { self.lend(frames, release, timeout) })
+        self.counted(unsafe { self.send_zero_copy(frames, release, timeout) })
     }
 
     /// # Safety
     /// As for [`send_owned`](Self::send_owned).
-    unsafe fn lend(
+    unsafe fn send_zero_copy(
         self: &Arc<Self>,
         frames: &[*const [u8]],
         release: Option<Release>,
         timeout: Timeout,
     ) -> Result<u64> {
         self.check_lives()?;
-        let releaser = Process::current()?.releaser()?;
-        let (loans, let_go, mechanism) = self.gate.lock().lending();
-        let loan = Loan::new(self.id, loans, release, releaser);
+        let queue = self.owner.release_queue()?;
+        let (in_flight, freed, mechanism) = self.gate.lock().tracking();
+        let buffers = ZeroCopyBuffers::new(self.id, in_flight, release);
         // SAFETY: the same contract; on an error the frames are waited for below.
-        let mut message = unsafe { Message::lending(frames, loan, mechanism, &let_go) }?;
-        let held = message.held().cloned();
+        let mut message = unsafe { Message::zero_copy(frames, buffers, mechanism, &freed, queue) }?;
+        let tracker = message.tracker().cloned();
         let sent = self.pass(&mut message, timeout);
         drop(message);
-        if sent.is_err() && !held.is_none_or(|held| held.taken_back()) {
-            let text =
-                "libzmq does not let go of the buffers of a message that was not accepted: they must stay as they are";
+        if sent.is_err() && !tracker.is_none_or(|tracker| tracker.wait_freed()) {
+            let text = "libzmq still holds the buffers of the rejected message; do not free or modify them";
             return Err(Error::new(Status::Internal, text).about(self.id).at(&self.endpoint));
         }
         sent
@@ -219,23 +224,23 @@ impl Connection {
     }
 
     fn pass(self: &Arc<Self>, message: &mut Message, timeout: Timeout) -> Result<u64> {
-        let timeout = timeout.or(self.manager.send_timeout());
+        let timeout = timeout.or(self.owner.send_timeout());
         let (mut begun, mut waits) = (None, false);
         let mut pass = |message: &mut Message| {
-            self.gate.pass(message, |life| {
+            self.gate.pass(message, |inner| {
                 // Only who must wait asks for the time.
                 let begun = *begun.get_or_insert_with(Instant::now);
-                let patience = life.patience(timeout, begun + timeout);
+                let patience = inner.patience(timeout, begun);
                 waits |= matches!(patience, Patience::Until(_));
                 patience
             })
         };
         let mut result = pass(message);
-        if bytes_reclaimed(&result) {
+        if self.bytes_reclaimed(&result) {
             result = pass(message);
         }
         if let (Some(begun), true) = (begun, waits) {
-            self.manager.counts().waits.add(begun.elapsed());
+            self.owner.count_wait(begun.elapsed());
         }
         self.noticing_loss(result)
     }
@@ -244,7 +249,7 @@ impl Connection {
     fn noticing_loss(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
         if matches!(&result, Err(error) if error.status == Status::PeerLost) {
             // It may be this very send that found the pipe dead; otherwise this changes nothing.
-            self.manager.end(self, End::new(Happening::PeerGone, DEAD_PIPE));
+            self.owner.end(self, End::new(Transition::PeerGone, DEAD_PIPE));
         }
         result
     }
@@ -253,17 +258,17 @@ impl Connection {
     /// WOULD_DEADLOCK on the thread that gives them back; INVALID for a message that was not accepted yet.
     pub fn wait_released(&self, sequence: u64, timeout: Timeout) -> Result<()> {
         let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
-        let (accepted, (loans, ..)) = {
-            let life = self.gate.lock();
-            (life.known_delivery().accepted, life.lending())
+        let (accepted, (in_flight, ..)) = {
+            let inner = self.gate.lock();
+            (inner.known_delivery().accepted, inner.tracking())
         };
         if sequence > accepted {
             return error(Status::Invalid, format!("message {sequence} was not accepted yet; the last is {accepted}"));
         }
         let target = if sequence == 0 { accepted } else { sequence };
         let now = Instant::now();
-        if release::is_this_thread() {
-            return match loans.wait_returned(target, now) {
+        if buffers::is_release_thread() {
+            return match in_flight.wait_released(target, now) {
                 true => Ok(()),
                 false => error(
                     Status::WouldDeadlock,
@@ -271,10 +276,10 @@ impl Connection {
                 ),
             };
         }
-        match loans.wait_returned(target, now + timeout.or(self.manager.send_timeout())) {
+        match in_flight.wait_released(target, now + timeout.or(self.owner.send_timeout())) {
             true => Ok(()),
             false => {
-                let first = loans.first().unwrap_or(target);
+                let first = in_flight.first().unwrap_or(target);
                 error(
                     Status::Timeout,
                     format!("the buffers of message {first} were not given back within the time given"),
@@ -285,22 +290,22 @@ impl Connection {
 
     /// Gives back what it does not need of the process's budget of bytes, unless somebody uses it at this moment.
     pub(crate) fn try_give_back(&self) {
-        if let Some(mut life) = self.gate.try_lock() {
-            life.give_back();
+        if let Some(mut inner) = self.gate.try_lock() {
+            inner.give_back();
         }
     }
 
     /// It is to be forgotten; false while buffers are lent: whoever gives back the last one forgets it.
     pub(crate) fn forget(&self) -> bool {
-        self.gate.lock().lending().0.forget()
+        self.gate.lock().tracking().0.forget()
     }
 
     /// Waits until it is READY; the error says why it never will be, or that the time is over.
     pub(crate) fn wait_ready(&self, deadline: Instant) -> Result<()> {
-        let found = self.gate.wait_for(deadline, |life| match life.state {
-            State::Connecting => life.refusal().map(Err),
+        let found = self.gate.wait_for(deadline, |inner| match inner.state {
+            State::Connecting => inner.refusal().map(Err),
             State::Ready => Some(Ok(())),
-            State::Ended(_) => Some(life.refusal().map_or(Ok(()), Err)),
+            State::Ended(_) => Some(inner.refusal().map_or(Ok(()), Err)),
         });
         found.unwrap_or_else(|| {
             Err(Error::new(Status::Timeout, "not READY within the time given; the dial goes on")
@@ -315,7 +320,7 @@ impl Connection {
         /// How long to wait before the kernel is asked again: at first, and at most. It cannot be asked to tell.
         const FIRST: Duration = Duration::from_micros(100);
         const MOST: Duration = Duration::from_millis(5);
-        let deadline = Instant::now() + timeout.or(self.manager.send_timeout());
+        let deadline = Instant::now() + timeout.or(self.owner.send_timeout());
         let target = match sequence {
             0 => self.gate.lock().known_delivery().accepted,
             sequence => sequence,
@@ -325,22 +330,22 @@ impl Connection {
             if let Some(flushed) = self.flushed(target, Instant::now() >= deadline) {
                 return flushed;
             }
-            self.gate.wait_for(deadline.min(Instant::now() + step), |life| life.end.as_ref().map(|_| ()));
+            self.gate.wait_for(deadline.min(Instant::now() + step), |inner| inner.end.as_ref().map(|_| ()));
             step = (step * 2).min(MOST);
         }
     }
 
     /// Accepts nothing more; returns who must be told after the locks are given back.
     pub(crate) fn drain(&self, status: Status, text: &'static str) -> Wakeups {
-        let mut life = self.gate.lock();
-        life.drain(status, text);
-        life.refuse()
+        let mut inner = self.gate.lock();
+        inner.drain(status, text);
+        inner.refuse()
     }
 
     /// One look of a flush; `None` when it must go on.
     fn flushed(&self, target: u64, last: bool) -> Option<(Result<()>, u64)> {
-        let mut life = self.gate.lock();
-        let delivery = life.delivery();
+        let mut inner = self.gate.lock();
+        let delivery = inner.delivery();
         let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
         if target > delivery.accepted {
             let text = format!("message {target} was not accepted yet; the last is {}", delivery.accepted);
@@ -353,8 +358,8 @@ impl Connection {
         if acknowledged >= target {
             return Some((Ok(()), acknowledged));
         }
-        if life.end.is_some() {
-            return life.refusal().map(|ended| (Err(ended), acknowledged));
+        if inner.end.is_some() {
+            return inner.refusal().map(|ended| (Err(ended), acknowledged));
         }
         last.then(|| {
             let text = format!("acknowledged up to {acknowledged} of {target} within the time given");
@@ -375,7 +380,7 @@ impl Connection {
     /// Ends this life; a current successor at the same endpoint is not touched. Nothing is fenced. Ending what has
     /// ended is no error.
     pub fn disconnect(self: &Arc<Self>) -> Result<()> {
-        self.manager.end(self, End::new(Happening::Disconnect, "disconnected by kvconn_disconnect"));
+        self.owner.end(self, End::new(Transition::Disconnect, "disconnected by kvconn_disconnect"));
         Ok(())
     }
 
@@ -389,44 +394,44 @@ impl Connection {
         Some(self.info_of(&mut self.gate.try_lock()?))
     }
 
-    fn info_of(&self, life: &mut Access<'_, Life>) -> ConnectionInfo {
-        let delivery = life.delivery();
-        let (state, status) = match life.state {
+    fn info_of(&self, inner: &mut Access<'_, ConnectionInner>) -> ConnectionInfo {
+        let delivery = inner.delivery();
+        let (state, status) = match inner.state {
             State::Connecting => (ConnectionState::Connecting, Status::Ok),
             State::Ready => (ConnectionState::Ready, Status::Ok),
             State::Ended(ending) => (ConnectionState::Ended, ending.status()),
         };
-        let until = life.end.as_ref().map_or_else(Instant::now, |end| end.at);
+        let until = inner.end.as_ref().map_or_else(Instant::now, |end| end.at);
         ConnectionInfo {
             conn: self.id,
             endpoint: self.endpoint.clone(),
             state,
             status,
-            os_errno: life.end.as_ref().map_or(0, |end| end.os_errno),
+            os_errno: inner.end.as_ref().map_or(0, |end| end.os_errno),
             accepted: delivery.accepted,
             acknowledged: delivery.acknowledged,
-            released: life.lending().0.first().map_or(delivery.accepted, |first| first - 1),
-            queued_bytes: if life.end.is_none() { life.queued() } else { 0 },
+            released: inner.tracking().0.first().map_or(delivery.accepted, |first| first - 1),
+            queued_bytes: if inner.end.is_none() { inner.queued() } else { 0 },
             ended_by: delivery.ended_by,
-            waiting: u32::try_from(life.waiting()).unwrap_or(u32::MAX),
-            stalled: life.stalled,
+            waiting: u32::try_from(inner.waiting()).unwrap_or(u32::MAX),
+            stalled: inner.stalled,
             age: self.dialled.elapsed(),
-            ready_for: life.ready_at.map_or(Duration::ZERO, |at| until.saturating_duration_since(at)),
-            rescues: life.rescues(),
-            message: life.end.as_ref().map_or_else(String::new, |end| end.message.clone()),
+            ready_for: inner.ready_at.map_or(Duration::ZERO, |at| until.saturating_duration_since(at)),
+            rescues: inner.rescues(),
+            message: inner.end.as_ref().map_or_else(String::new, |end| end.message.clone()),
         }
     }
 
     /// A further line is in use.
-    pub(crate) fn line_made(&self) {
-        self.lines.fetch_add(1, Ordering::AcqRel);
+    pub(crate) fn attempt_made(&self) {
+        self.attempts.fetch_add(1, Ordering::AcqRel);
     }
 
     /// libzmq has given one up.
-    pub(crate) fn line_gone(&self) {
-        if self.lines.fetch_sub(1, Ordering::AcqRel) == 1 {
+    pub(crate) fn attempt_gone(&self) {
+        if self.attempts.fetch_sub(1, Ordering::AcqRel) == 1 {
             self.gone.get_or_init(Instant::now);
-            self.manager.connection_gone();
+            self.owner.sockets_closed();
         }
     }
 
@@ -436,21 +441,20 @@ impl Connection {
     }
 
     /// Its lock. See [`gate::Gate`] for the order of locks.
-    pub(crate) fn lock(&self) -> Access<'_, Life> {
+    pub(crate) fn lock(&self) -> Access<'_, ConnectionInner> {
         self.gate.lock()
     }
 
     /// Marks the locked life as ended; `None` when it had ended before.
-    pub(crate) fn finish(&self, life: &mut Access<'_, Life>, end: End) -> Option<Finished> {
-        let finished = life.finish(end)?;
+    pub(crate) fn finish(&self, inner: &mut Access<'_, ConnectionInner>, end: End) -> Option<Finished> {
+        let finished = inner.finish(end)?;
         self.over.store(true, Ordering::Relaxed);
         Some(finished)
     }
-}
 
-/// Whether a send that the process's budget has refused should be tried again: others may keep bytes that were acknowledged
-/// since they were looked at.
-fn bytes_reclaimed(result: &Result<u64>) -> bool {
-    let refused = matches!(result, Err(error) if error.status == Status::Limit);
-    refused && Process::current().is_ok_and(Process::reclaim_bytes)
+    /// Returns whether a send that the process's budget has refused should be tried again: other connections may still
+    /// reserve bytes that have been acknowledged meanwhile.
+    fn bytes_reclaimed(&self, result: &Result<u64>) -> bool {
+        matches!(result, Err(error) if error.status == Status::Limit) && self.owner.reclaim_bytes()
+    }
 }

@@ -1,17 +1,19 @@
 //! What one attempt to reach one address is made of: a PUSH socket, and the monitor that tells what happens to it.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::net::{SocketAddr, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
+use std::sync::Arc;
 use std::time::Duration;
 
-use crate::budget::{Budget, Lease};
+use crate::budget::descriptors::{DescriptorBudget, Lease};
+use crate::connection::message::Message;
 use crate::error::{Error, Result, Status};
-use crate::ids::LineId;
-use crate::libzmq::{self, Context, Socket};
-use crate::message::Message;
+use crate::ids::AttemptId;
+use crate::libzmq::{self, Context, Socket, io_error};
 use crate::options::{Key, Values};
 
 /// What a line costs: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's own, and
@@ -36,7 +38,23 @@ const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECTED
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq_sys::ZMQ_EVENT_MONITOR_STOPPED;
+    | zmq_sys::ZMQ_EVENT_MONITOR_STOPPED
+    | OPTION_REFUSED;
+
+/// `ZMQ_EVENT_OPTION_REFUSED`, which the bundled libzmq has by a correction of ours and zmq-sys does not know.
+const OPTION_REFUSED: u32 = 0x8000;
+
+/// Some of the options that libzmq sets on a connected TCP socket: bits `ZMQ_OPTION_REFUSED_…`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpOptions(i32);
+
+impl fmt::Display for TcpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(1, "TCP_NODELAY"), (2, "TCP keepalive"), (4, "TCP_USER_TIMEOUT")];
+        let set: Vec<_> = names.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, name)| *name).collect();
+        f.write_str(&set.join(", "))
+    }
+}
 
 /// The sending half of a line, guarded by its connection's lock.
 pub(crate) struct PushSocket {
@@ -54,7 +72,7 @@ pub(crate) struct Monitor {
 
 /// What a monitor saw.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum MonitorEvent {
     /// TCP (or the pipe of ipc) is connected, on this descriptor number; libzmq may have closed it since.
     Connected(RawFd),
     /// The ZMTP handshake has succeeded.
@@ -69,6 +87,8 @@ pub(crate) enum Seen {
     Closed(i32),
     /// The connection ended, with this errno; EPIPE: the peer closed it.
     Disconnected(i32),
+    /// The kernel refuses options of the connected TCP socket, with this errno; the connection goes on without them.
+    OptionRefused { options: TcpOptions, os_errno: i32 },
     /// libzmq has given up the socket and its descriptors.
     Reaped,
 }
@@ -87,21 +107,21 @@ pub(crate) enum Sent {
 
 /// Makes both halves; nothing is dialled yet. The only step that can run out of anything, so that a failure leaves
 /// nothing behind.
-pub(crate) fn open_line(
+pub(crate) fn open_attempt(
     context: &Context,
-    budget: &'static Budget,
+    budget: &Arc<DescriptorBudget>,
     values: &Values,
-) -> Result<(LineId, PushSocket, Monitor)> {
+) -> Result<(AttemptId, PushSocket, Monitor)> {
     let lease = budget.lease(descriptors(values))?;
-    let id = LineId::fresh();
+    let id = AttemptId::fresh();
     let make = || -> io::Result<(PushSocket, Monitor)> {
         let socket = context.socket(zmq_sys::ZMQ_PUSH)?;
         set_options(&socket, values)?;
         let fd = socket.fd()?;
         let reader = context.socket(zmq_sys::ZMQ_PAIR)?;
-        reader.set_int(zmq_sys::ZMQ_LINGER, 0)?;
+        reader.zmq().set_linger(0).map_err(io_error)?;
         // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
-        reader.set_int(zmq_sys::ZMQ_RCVHWM, 0)?;
+        reader.zmq().set_rcvhwm(0).map_err(io_error)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
         let reader_fd = reader.fd()?;
         // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
@@ -127,45 +147,48 @@ pub(crate) fn open_line(
 }
 
 fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
-    let int = |key| i32::try_from(values.get(key)).unwrap_or(i32::MAX);
-    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance who tells, and libzmq
-    // does not tell a timeout from a refusal.
-    let later = |key| int(key).saturating_add(1000);
-    let options = [
-        // Nothing is queued before the peer is there, nothing is dialled behind our back.
-        (zmq_sys::ZMQ_IMMEDIATE, 1),
-        (zmq_sys::ZMQ_RECONNECT_IVL, -1),
-        (zmq_sys::ZMQ_LINGER, 0),
-        (zmq_sys::ZMQ_SNDHWM, int(Key::SendHwm)),
-        (zmq_sys::ZMQ_RCVHWM, RECEIVE_HWM),
-        (zmq_sys::ZMQ_IPV6, 1),
-        (zmq_sys::ZMQ_CONNECT_TIMEOUT, later(Key::ConnectTimeoutMs)),
-        (zmq_sys::ZMQ_HANDSHAKE_IVL, later(Key::HandshakeTimeoutMs)),
-        (zmq_sys::ZMQ_TCP_MAXRT, int(Key::UserTimeoutMs)),
-    ];
-    for (option, value) in options {
-        socket.set_int(option, value)?;
+    if let Some(interface) = values.interface() {
+        socket.set_bind_to_device(interface)?;
     }
+    socket.set_tcp_maxrt(int(values, Key::UserTimeoutMs))?;
+    socket.set_out_batch(OUT_BATCH)?;
+    // An error leaves no socket: whoever asks for CURVE never gets a plain one.
+    set_common_options(socket.zmq(), values).map_err(io_error)
+}
+
+fn set_common_options(socket: &zmq::Socket, values: &Values) -> zmq::Result<()> {
+    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance which comes first, and
+    // libzmq does not tell a timeout from a refusal.
+    let later = |key| int(values, key).saturating_add(1000);
+    // Nothing is queued before the peer is there, nothing is dialled behind our back.
+    socket.set_immediate(true)?;
+    socket.set_reconnect_ivl(-1)?;
+    socket.set_linger(0)?;
+    socket.set_sndhwm(int(values, Key::SendHwm))?;
+    socket.set_rcvhwm(RECEIVE_HWM)?;
+    socket.set_maxmsgsize(RECEIVE_MAX)?;
+    socket.set_ipv6(true)?;
+    socket.set_connect_timeout(later(Key::ConnectTimeoutMs))?;
+    socket.set_handshake_ivl(later(Key::HandshakeTimeoutMs))?;
     if values.get(Key::KeepaliveIdleS) > 0 {
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE, 1)?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_IDLE, int(Key::KeepaliveIdleS))?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_INTVL, int(Key::KeepaliveIntervalS))?;
-        socket.set_int(zmq_sys::ZMQ_TCP_KEEPALIVE_CNT, int(Key::KeepaliveCount))?;
+        socket.set_tcp_keepalive(1)?;
+        socket.set_tcp_keepalive_idle(int(values, Key::KeepaliveIdleS))?;
+        socket.set_tcp_keepalive_intvl(int(values, Key::KeepaliveIntervalS))?;
+        socket.set_tcp_keepalive_cnt(int(values, Key::KeepaliveCount))?;
     }
     if let Some(server) = values.key(Key::CurveServerKey) {
-        // An error leaves no socket: whoever asks for CURVE never gets a plain one.
-        let missing = || io::Error::from_raw_os_error(libc::EINVAL);
-        let public = values.key(Key::CurvePublicKey).ok_or_else(missing)?;
-        let secret = values.key(Key::CurveSecretKey).ok_or_else(missing)?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_SERVERKEY, server.text())?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_PUBLICKEY, public.text())?;
-        socket.set_text(zmq_sys::ZMQ_CURVE_SECRETKEY, secret.text())?;
+        let public = values.key(Key::CurvePublicKey).ok_or(zmq::Error::EINVAL)?;
+        let secret = values.key(Key::CurveSecretKey).ok_or(zmq::Error::EINVAL)?;
+        // In Z85, which libzmq tells from 32 bytes by the length.
+        socket.set_curve_serverkey(server.text().as_bytes())?;
+        socket.set_curve_publickey(public.text().as_bytes())?;
+        socket.set_curve_secretkey(secret.text().as_bytes())?;
     }
-    if let Some(interface) = values.interface() {
-        socket.set_text(zmq_sys::ZMQ_BINDTODEVICE, interface)?;
-    }
-    socket.set_out_batch(OUT_BATCH)?;
-    socket.set_max_received(RECEIVE_MAX)
+    Ok(())
+}
+
+fn int(values: &Values, key: Key) -> i32 {
+    i32::try_from(values.get(key)).unwrap_or(i32::MAX)
 }
 
 impl PushSocket {
@@ -188,7 +211,7 @@ impl PushSocket {
     pub(crate) fn linger(&self, time: Duration) {
         let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         // Fails only for values below -1.
-        let _ = self.socket.set_int(zmq_sys::ZMQ_LINGER, ms);
+        let _ = self.socket.zmq().set_linger(ms);
     }
 
     /// Hands a message over whole, or not at all.
@@ -224,35 +247,36 @@ impl Monitor {
     }
 
     /// The next event, `None` when there is none for now.
-    pub(crate) fn next(&self) -> Option<Seen> {
+    pub(crate) fn next(&self) -> Option<MonitorEvent> {
         loop {
             // An error here could only be ETERM, after shutdown.
             let event = self.reader.receive().ok()??;
-            let mut frame_more = event.more();
+            let mut frame_more = event.get_more();
             while frame_more {
-                frame_more = self.reader.receive().ok()??.more();
+                frame_more = self.reader.receive().ok()??.get_more();
             }
-            if let Some(seen) = parse(event.bytes()) {
-                return Some(seen);
+            if let Some(event) = parse(&event) {
+                return Some(event);
             }
         }
     }
 }
 
 /// Reads the first frame of a monitor's event: its number in 2 bytes and its value in 4.
-fn parse(bytes: &[u8]) -> Option<Seen> {
+fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
     let (number, value) = bytes.split_at_checked(2)?;
     let number = u32::from(u16::from_ne_bytes(number.try_into().ok()?));
     let value = u32::from_ne_bytes(value.try_into().ok()?).cast_signed();
     Some(match number {
-        zmq_sys::ZMQ_EVENT_CONNECTED => Seen::Connected(value),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED => Seen::Ready,
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => Seen::HandshakeFailed(value),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => Seen::WrongPeer(value.cast_unsigned()),
-        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => Seen::NotAuthorised(value),
-        zmq_sys::ZMQ_EVENT_CLOSED => Seen::Closed(value),
-        zmq_sys::ZMQ_EVENT_DISCONNECTED => Seen::Disconnected(value),
-        zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => Seen::Reaped,
+        zmq_sys::ZMQ_EVENT_CONNECTED => MonitorEvent::Connected(value),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED => MonitorEvent::Ready,
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => MonitorEvent::HandshakeFailed(value),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => MonitorEvent::WrongPeer(value.cast_unsigned()),
+        zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => MonitorEvent::NotAuthorised(value),
+        zmq_sys::ZMQ_EVENT_CLOSED => MonitorEvent::Closed(value),
+        zmq_sys::ZMQ_EVENT_DISCONNECTED => MonitorEvent::Disconnected(value),
+        OPTION_REFUSED => MonitorEvent::OptionRefused { options: TcpOptions(value >> 16), os_errno: value & 0xffff },
+        zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => MonitorEvent::Reaped,
         _ => return None,
     })
 }

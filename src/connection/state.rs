@@ -19,12 +19,12 @@ pub enum State {
     /// The handshake of this connection has succeeded.
     Ready,
     /// Over, for this reason.
-    Ended(Ending),
+    Ended(EndReason),
 }
 
 /// Why a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ending {
+pub enum EndReason {
     /// The dial failed.
     ConnectFailed,
     /// The peer of a READY connection is gone.
@@ -41,7 +41,7 @@ pub enum Ending {
 
 /// What happens to a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Happening {
+pub enum Transition {
     /// The ZMTP handshake has succeeded.
     HandshakeDone,
     /// No address could be connected, or the peer is none.
@@ -60,44 +60,44 @@ pub enum Happening {
 
 impl State {
     /// The next state; the same one when nothing changes.
-    pub fn after(self, happening: Happening) -> State {
-        use Happening as H;
-        match (self, happening) {
+    pub fn after(self, transition: Transition) -> State {
+        use Transition as H;
+        match (self, transition) {
             (State::Ended(_), _) => self,
             (State::Connecting, H::HandshakeDone) => State::Ready,
-            (State::Connecting, H::DialFailed | H::PeerGone) => State::Ended(Ending::ConnectFailed),
+            (State::Connecting, H::DialFailed | H::PeerGone) => State::Ended(EndReason::ConnectFailed),
             (State::Ready, H::HandshakeDone | H::DialFailed) => self,
-            (State::Ready, H::PeerGone) => State::Ended(Ending::PeerLost),
+            (State::Ready, H::PeerGone) => State::Ended(EndReason::PeerLost),
             (State::Connecting, H::Evict) => self,
-            (State::Ready, H::Evict) => State::Ended(Ending::Evicted),
-            (_, H::Disconnect) => State::Ended(Ending::Disconnected),
-            (_, H::NodeFailure) => State::Ended(Ending::NodeFailed),
-            (_, H::Shutdown) => State::Ended(Ending::Shutdown),
+            (State::Ready, H::Evict) => State::Ended(EndReason::Evicted),
+            (_, H::Disconnect) => State::Ended(EndReason::Disconnected),
+            (_, H::NodeFailure) => State::Ended(EndReason::NodeFailed),
+            (_, H::Shutdown) => State::Ended(EndReason::Shutdown),
         }
     }
 }
 
-impl Ending {
+impl EndReason {
     /// The status that calls on such a connection get.
     pub fn status(self) -> Status {
         match self {
-            Ending::ConnectFailed => Status::ConnectFailed,
-            Ending::PeerLost => Status::PeerLost,
-            Ending::Disconnected => Status::Disconnected,
-            Ending::NodeFailed => Status::NodeFailed,
-            Ending::Shutdown => Status::Shutdown,
-            Ending::Evicted => Status::Evicted,
+            EndReason::ConnectFailed => Status::ConnectFailed,
+            EndReason::PeerLost => Status::PeerLost,
+            EndReason::Disconnected => Status::Disconnected,
+            EndReason::NodeFailed => Status::NodeFailed,
+            EndReason::Shutdown => Status::Shutdown,
+            EndReason::Evicted => Status::Evicted,
         }
     }
 
     /// The event that reports it.
     pub fn event(self) -> EventKind {
         match self {
-            Ending::ConnectFailed => EventKind::ConnectFailed,
-            Ending::PeerLost => EventKind::PeerLost,
-            Ending::Disconnected | Ending::Shutdown => EventKind::Disconnected,
-            Ending::NodeFailed => EventKind::NodeFailed,
-            Ending::Evicted => EventKind::Evicted,
+            EndReason::ConnectFailed => EventKind::ConnectFailed,
+            EndReason::PeerLost => EventKind::PeerLost,
+            EndReason::Disconnected | EndReason::Shutdown => EventKind::Disconnected,
+            EndReason::NodeFailed => EventKind::NodeFailed,
+            EndReason::Evicted => EventKind::Evicted,
         }
     }
 }
@@ -107,8 +107,8 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    fn happenings() -> impl Strategy<Value = Vec<Happening>> {
-        use Happening::*;
+    fn transitions() -> impl Strategy<Value = Vec<Transition>> {
+        use Transition::*;
         proptest::collection::vec(
             prop_oneof![
                 Just(HandshakeDone),
@@ -125,20 +125,20 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_first_ending_is_the_only_one(happenings in happenings()) {
+        fn the_first_ending_is_the_only_one(transitions in transitions()) {
             let mut state = State::Connecting;
             let mut was_ready = false;
             let mut endings = 0;
-            for happening in happenings {
-                let next = state.after(happening);
+            for transition in transitions {
+                let next = state.after(transition);
                 if let State::Ended(_) = state {
                     prop_assert_eq!(next, state);
                 } else if let State::Ended(ending) = next {
                     endings += 1;
                     // Only a connection that was READY loses its peer; only one that never was fails to connect.
-                    prop_assert_eq!(ending == Ending::PeerLost, was_ready && happening == Happening::PeerGone);
-                    prop_assert!(!(ending == Ending::ConnectFailed && was_ready));
-                    prop_assert!(ending != Ending::Evicted || was_ready);
+                    prop_assert_eq!(ending == EndReason::PeerLost, was_ready && transition == Transition::PeerGone);
+                    prop_assert!(!(ending == EndReason::ConnectFailed && was_ready));
+                    prop_assert!(ending != EndReason::Evicted || was_ready);
                 }
                 was_ready |= next == State::Ready;
                 state = next;
@@ -148,13 +148,13 @@ mod tests {
         }
 
         #[test]
-        fn ready_is_reached_by_the_handshake_alone(happenings in happenings()) {
+        fn ready_is_reached_by_the_handshake_alone(transitions in transitions()) {
             let mut state = State::Connecting;
-            for happening in happenings {
-                let next = state.after(happening);
+            for transition in transitions {
+                let next = state.after(transition);
                 if next == State::Ready && state != State::Ready {
                     prop_assert_eq!(state, State::Connecting);
-                    prop_assert_eq!(happening, Happening::HandshakeDone);
+                    prop_assert_eq!(transition, Transition::HandshakeDone);
                 }
                 state = next;
             }

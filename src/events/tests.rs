@@ -3,7 +3,7 @@ use std::thread;
 use std::time::Duration;
 
 use super::*;
-use crate::wake::wait_readable;
+use crate::sys::wake::wait_readable;
 
 const LONG: Duration = Duration::from_secs(20);
 

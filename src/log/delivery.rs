@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use super::{Level, Sink};
 use crate::error::{Error, Result};
-use crate::lock::{Condvar, Mutex};
-use crate::thread::{before_stop, host_call, spawn_quiet};
+use crate::sys::lock::{Condvar, Mutex};
+use crate::sys::thread::{before_stop, host_call, spawn_quiet};
 
 /// How many lines wait for the sink; beyond that they are counted.
 pub(super) const MAX_LINES: usize = 1024;

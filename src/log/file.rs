@@ -10,8 +10,8 @@ use std::os::unix::fs::OpenOptionsExt;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{Level, Sink};
-use crate::descriptor;
 use crate::error::{Error, Result};
+use crate::sys::descriptor;
 
 /// Reads `level:path`, and opens the file for appending. No sink if the level is `off`.
 pub(super) fn sink(value: &OsStr) -> Result<(Option<Sink>, Level)> {

@@ -3,18 +3,18 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Sets;
-use super::{Manager, Timeout};
-use crate::cache::{Admission, Asker};
+use super::flight::Flight;
+use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
-use crate::connection::socket::open_line;
-use crate::connection::{Connection, End, Happening};
-use crate::endpoint::{Endpoint, Target};
+use crate::connection::message::Message;
+use crate::connection::socket::open_attempt;
+use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
-use crate::message::Message;
-use crate::options::{Key, Options, Reach};
-use crate::process::Process;
+use crate::manager::cache::{Admission, DialPolicy};
+use crate::net::endpoint::{Endpoint, Target};
+use crate::options::{Key, Options, Reach, Values};
+use crate::timeout::Timeout;
 
 impl Manager {
     /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:
@@ -31,10 +31,12 @@ impl Manager {
     fn connect_to(self: &Arc<Self>, endpoint: &Endpoint, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
         let begun = Instant::now();
         let retry = options.is_some_and(|options| options.flag(Key::ConnectRetry));
-        let mut asker = Asker::Connect(options);
+        let mut policy = DialPolicy::Connect(options);
         let mut deadline = None;
         loop {
-            let tried = self.obtain(endpoint, asker).and_then(|conn| {
+            let known = deadline;
+            let last = || known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+            let tried = self.obtain(endpoint, policy, &last).and_then(|conn| {
                 // The default: as long as one dial can take.
                 let values = conn.values();
                 let one_dial = values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs);
@@ -50,9 +52,9 @@ impl Manager {
                 result => return result,
             };
             // One dial for each step. From here on a new fence means: do not go on.
-            asker = Asker::Again(options, begun);
+            policy = DialPolicy::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
-            self.wait_for_step(endpoint, asker, deadline, &error)?;
+            self.wait_for_step(endpoint, policy, deadline, &error)?;
         }
     }
 
@@ -71,10 +73,16 @@ impl Manager {
     }
 
     /// Waits until the endpoint may be dialled again; an error when it must not, or when the time is over first.
-    fn wait_for_step(&self, endpoint: &Endpoint, asker: Asker<'_>, deadline: Instant, last: &Error) -> Result<()> {
+    fn wait_for_step(
+        &self,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        deadline: Instant,
+        last: &Error,
+    ) -> Result<()> {
         let mut sets = self.open_sets()?;
         loop {
-            let wait = match sets.cache.admit(endpoint, asker, &sets.values) {
+            let wait = match sets.cache.admit(endpoint, policy, &sets.values) {
                 Err(e) if e.status == Status::Backoff => e.retry_after.unwrap_or_default(),
                 Err(e) => return Err(e),
                 Ok(_) => return Ok(()),
@@ -101,74 +109,98 @@ impl Manager {
     }
 
     /// The live connection, or a new one that is being dialled.
-    fn obtain(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
-        self.current_or_dialled(endpoint, asker).inspect_err(|e| self.counts.dials_refused.add(e.status))
+    fn obtain(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        deadline: &dyn Fn() -> Instant,
+    ) -> Result<Arc<Connection>> {
+        let obtained = self.current_or_dialled(endpoint, policy, deadline);
+        obtained.inspect_err(|e| self.counts.dials_refused.add(e.status))
     }
 
-    fn current_or_dialled(self: &Arc<Self>, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Arc<Connection>> {
-        let process = Process::current()?;
+    fn current_or_dialled(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        deadline: &dyn Fn() -> Instant,
+    ) -> Result<Arc<Connection>> {
         loop {
-            let values = {
-                let mut sets = self.open_sets()?;
-                match self.admit(&mut sets, endpoint, asker)? {
-                    Admission::Current(conn) => {
-                        sets.cache.remember(endpoint, asker);
-                        return Ok(conn);
-                    }
-                    Admission::Dial(values, _) => *values,
-                }
-            };
-            // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
-            let engine = process.engine().map_err(|e| e.at(endpoint))?;
-            if let Target::Name { .. } = endpoint.target() {
-                process.resolver().prepare().map_err(|e| {
-                    Error::limit(format!(
-                        "no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)"
-                    ))
-                    .errno(e.raw_os_error().unwrap_or(0))
-                    .at(endpoint)
-                })?;
-            }
-            let (line, push, monitor) =
-                open_line(&engine.context, process.budget(), &values).map_err(|e| e.at(endpoint))?;
-
-            let admitted = self.open_sets().and_then(|mut sets| {
-                let admission = self.admit(&mut sets, endpoint, asker)?;
-                Ok((sets, admission))
-            });
-            match admitted {
-                Ok((mut sets, Admission::Dial(now, options))) if *now == values => {
-                    let conn = Connection::new(
-                        endpoint.clone(),
-                        self.clone(),
-                        Arc::new(values),
-                        (line, push),
-                        (&engine.watcher, process.byte_budget().share()),
-                    );
-                    sets.cache.connected(&conn, options);
-                    sets.past.dials += 1;
-                    self.registry.add(&conn);
-                    // Under the lock: whoever ends it from now on closes a line that is watched.
-                    engine.watcher.watch(line, monitor, conn.clone());
+            let mut sets = self.open_sets()?;
+            let values = match self.admit(&mut sets, endpoint, policy)? {
+                Admission::Current(conn) => {
+                    sets.cache.remember(endpoint, policy);
                     return Ok(conn);
                 }
-                other => {
-                    // Somebody else was quicker, or the settings have changed and this line was made with the old
-                    // ones: once more.
-                    let refused = other.map(drop);
-                    engine.watcher.discard(line, push, monitor);
-                    refused?;
-                }
+                Admission::Dial(values, _) => *values,
+            };
+            if let Some(mut flight) = self.take_off(sets, endpoint, deadline)?
+                && let Some(conn) = self.dial(endpoint, policy, values, &mut flight)?
+            {
+                return Ok(conn);
+            }
+        }
+    }
+
+    /// Makes the sockets of a new connection and has them dialled; `None` if the settings have changed meanwhile.
+    fn dial(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        values: Values,
+        flight: &mut Flight<'_>,
+    ) -> Result<Option<Arc<Connection>>> {
+        // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
+        let made = self.runtime.engine().and_then(|engine| {
+            if let Target::Name { .. } = endpoint.target() {
+                self.runtime.resolver().prepare().map_err(|e| {
+                    let text =
+                        format!("no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)");
+                    Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
+                })?;
+            }
+            let attempt = open_attempt(&engine.context, self.runtime.descriptors(), &values)?;
+            Ok((engine, attempt))
+        });
+        let made = made.map_err(|e| e.at(endpoint)).inspect_err(|e| flight.failure = Some(e.clone()));
+        let (engine, (attempt, push, monitor)) = made?;
+
+        let admitted = self.open_sets().and_then(|mut sets| {
+            let admission = self.admit(&mut sets, endpoint, policy)?;
+            Ok((sets, admission))
+        });
+        match admitted {
+            Ok((mut sets, Admission::Dial(now, options))) if *now == values => {
+                let conn = Connection::new(
+                    endpoint.clone(),
+                    (self.clone(), self.events.clone()),
+                    Arc::new(values),
+                    (attempt, push),
+                    sets.cache.addresses(endpoint),
+                    (engine.watcher.clone(), self.runtime.bytes().reservation()),
+                );
+                sets.cache.connected(&conn, options);
+                sets.past.dials += 1;
+                self.runtime.registry().add(&conn);
+                // Under the lock: whatever ends the connection from now on closes a socket that is watched.
+                engine.watcher.watch(attempt, monitor, conn.clone());
+                Ok(Some(conn))
+            }
+            other => {
+                // The endpoint was fenced, or the settings have changed and this socket was made with the old ones.
+                let refused = other.map(drop);
+                engine.watcher.discard(attempt, push, monitor);
+                refused.map(|()| None)
             }
         }
     }
 
     /// As the cache says; with `evict_idle`, room is made where there is none.
-    fn admit(&self, sets: &mut Sets, endpoint: &Endpoint, asker: Asker<'_>) -> Result<Admission> {
-        match sets.cache.admit(endpoint, asker, &sets.values) {
+    fn admit(&self, sets: &mut Sets, endpoint: &Endpoint, policy: DialPolicy<'_>) -> Result<Admission> {
+        match sets.cache.admit(endpoint, policy, &sets.values) {
             Err(e) if e.status == Status::Limit => {
                 self.make_room(sets, 1, &[]).map_err(|e| e.at(endpoint))?;
-                sets.cache.admit(endpoint, asker, &sets.values)
+                sets.cache.admit(endpoint, policy, &sets.values)
             }
             other => other,
         }
@@ -194,26 +226,26 @@ impl Manager {
     /// Nobody waits in a call on an idle connection, so nobody has to be woken.
     fn evict(&self, sets: &mut Sets, conn: &Arc<Connection>, text: String) {
         let mut woken = Vec::new();
-        self.end_together(sets, std::slice::from_ref(conn), End::new(Happening::Evict, text), &mut woken);
-        woken.into_iter().for_each(Wakeups::ring);
+        self.end_together(sets, std::slice::from_ref(conn), End::new(Transition::Evict, text), &mut woken);
+        woken.into_iter().for_each(Wakeups::wake);
     }
 
     /// Evicts a connection that is idle for so long; when to look again, if it lives on.
-    pub(crate) fn evict_after(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration> {
+    pub(super) fn evict_idle(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration> {
         let mut sets = self.sets();
         let idle = conn.lock().idle().unwrap_or_default();
         if idle >= limit {
             self.evict(&mut sets, conn, format!("idle for {} ms (option idle_timeout_ms)", idle.as_millis()));
         }
         // Something may have been sent in between: then it lives.
-        let lives = sets.cache.current(conn.endpoint()).is_some_and(|current| Arc::ptr_eq(current, conn));
-        lives.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
+        let inners = sets.cache.current(conn.endpoint()).is_some_and(|current| Arc::ptr_eq(current, conn));
+        inners.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
     }
 
     /// Ends whichever life is current at the endpoint and fences it. An endpoint that is not known is fenced too.
     pub fn disconnect_endpoint(&self, endpoint: &str) -> Result<()> {
         let endpoint = self.endpoint(endpoint)?;
-        let end = End::new(Happening::Disconnect, "disconnected by kvconn_disconnect_endpoint");
+        let end = End::new(Transition::Disconnect, "disconnected by kvconn_disconnect_endpoint");
         let mut woken = Vec::new();
         let mut sets = self.open_sets()?;
         if let Some(conn) = sets.cache.current(&endpoint).cloned() {
@@ -221,7 +253,7 @@ impl Manager {
         }
         self.fence(&mut sets, &[endpoint], "kvconn_disconnect_endpoint");
         drop(sets);
-        woken.into_iter().for_each(|wakeups| wakeups.ring());
+        woken.into_iter().for_each(|wakeups| wakeups.wake());
         Ok(())
     }
 
@@ -252,7 +284,7 @@ impl Manager {
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
         loop {
-            let conn = self.obtain(&endpoint, Asker::SendTo);
+            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout);
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
             match conn.offer(message, Timeout::After(left)) {

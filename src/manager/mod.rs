@@ -3,8 +3,12 @@
 //! The lock is held to look up and to change maps, never while a socket is used, closed or waited for. Lock order:
 //! this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
 
+pub mod cache;
 mod connect;
-mod nodes;
+pub(crate) mod counts;
+mod flight;
+mod node_calls;
+pub mod nodes;
 
 use std::collections::VecDeque;
 use std::os::fd::{OwnedFd, RawFd};
@@ -12,43 +16,26 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::cache::{Cache, Fence};
+use crate::connection::acknowledgement::release_tracker::ReleaseQueue;
 use crate::connection::gate::Wakeups;
-use crate::connection::{Connection, Delivery, End, Ending, Finished, Happening};
-use crate::endpoint::Endpoint;
+use crate::connection::owner::Owner;
+use crate::connection::{Connection, End, EndReason, Finished, Transition};
+use crate::delivery::Delivery;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
-use crate::lock::{Condvar, Mutex, MutexGuard};
-use crate::metrics::counts::{Counts, Past};
-use crate::nodes::{Nodes, Remains};
+use crate::manager::cache::{Cache, Fence};
+use crate::manager::counts::{Counts, Past};
+use crate::manager::flight::Flights;
+use crate::manager::nodes::{Nodes, Remains};
+use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach, Values};
-use crate::process::Process;
-use crate::registry::Registry;
+use crate::runtime::Runtime;
+use crate::sys::lock::{Condvar, Mutex, MutexGuard};
+use crate::timeout::Timeout;
 
 /// How many endings stay readable by id.
 const REMEMBERED_ENDINGS: usize = 4096;
-
-/// How long a call may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Timeout {
-    /// As configured.
-    Default,
-    /// This long; zero: without waiting.
-    After(Duration),
-}
-
-impl Timeout {
-    /// The time meant, given the configured one. A timeout of centuries is cut to some decades, which a clock can
-    /// still add.
-    pub(crate) fn or(self, default: Duration) -> Duration {
-        const LONGEST: Duration = Duration::from_secs(1 << 30);
-        match self {
-            Timeout::Default => default,
-            Timeout::After(time) => time.min(LONGEST),
-        }
-    }
-}
 
 /// One independent set.
 pub struct Manager {
@@ -56,10 +43,12 @@ pub struct Manager {
     sets: Mutex<Sets>,
     /// A fence was set, or the manager closed: for those who wait between two dials. Goes with `sets`.
     fenced: Condvar,
+    /// A flight has landed (see `flight.rs`). Goes with `sets`.
+    landed: Condvar,
     /// Pulsed when libzmq has given up a connection; leaf lock.
     gone: (Mutex<()>, Condvar),
     events: Arc<Events>,
-    registry: Arc<Registry>,
+    runtime: Arc<Runtime>,
     send_timeout_ms: AtomicU64,
     counts: Counts,
 }
@@ -69,6 +58,7 @@ pub(crate) struct Sets {
     pub(crate) values: Values,
     pub(crate) cache: Cache,
     pub(crate) nodes: Nodes,
+    flights: Flights,
     /// Ended connections whose endings are remembered, oldest first.
     endings: VecDeque<Arc<Connection>>,
     pub(crate) past: Past,
@@ -77,21 +67,23 @@ pub(crate) struct Sets {
 }
 
 impl Manager {
-    pub(crate) fn new(id: ManagerId, values: Values, registry: Arc<Registry>) -> Arc<Manager> {
+    pub(crate) fn new(id: ManagerId, values: Values, runtime: Arc<Runtime>) -> Arc<Manager> {
         Arc::new(Manager {
             id,
-            registry,
+            runtime,
             events: Arc::new(Events::new(values.count(Key::MaxEvents))),
             send_timeout_ms: AtomicU64::new(values.get(Key::SendTimeoutMs).unsigned_abs()),
             sets: Mutex::new(Sets {
                 values,
                 cache: Cache::default(),
                 nodes: Nodes::new(),
+                flights: Flights::default(),
                 endings: VecDeque::new(),
                 past: Past::default(),
                 closed: None,
             }),
             fenced: Condvar::new(),
+            landed: Condvar::new(),
             counts: Counts::default(),
             gone: (Mutex::new(()), Condvar::new()),
         })
@@ -136,7 +128,6 @@ impl Manager {
 
     /// Changes settings: all of them, or none. Live connections keep what they were made with.
     pub fn configure(&self, options: &Options) -> Result<()> {
-        let process = Process::current()?;
         if self.id == ManagerId::NONE {
             options.only(&[Reach::Process, Reach::Manager, Reach::Connection], "kvconn_configure")?;
         } else {
@@ -144,7 +135,7 @@ impl Manager {
         }
         let mut sets = self.open_sets()?;
         let values = sets.values.with(options)?;
-        process.configure(options)?;
+        self.runtime.configure(options)?;
         self.send_timeout_ms.store(values.get(Key::SendTimeoutMs).unsigned_abs(), Ordering::Relaxed);
         self.events.set_bound(values.count(Key::MaxEvents));
         sets.cache.trim(&values);
@@ -175,18 +166,18 @@ impl Manager {
     }
 
     /// The handshake of a connection has succeeded.
-    pub(crate) fn ready(&self, conn: &Arc<Connection>, tcp: Option<OwnedFd>) {
+    fn mark_ready(&self, conn: &Arc<Connection>, tcp: Option<OwnedFd>) {
         let mut sets = self.sets.lock();
-        let mut life = conn.lock();
-        if life.ready(tcp) {
-            life.wake_head();
-            drop(life);
+        let mut inner = conn.lock();
+        if inner.ready(tcp) {
+            inner.wake_head();
+            drop(inner);
             sets.nodes.endpoint_ready(conn.endpoint());
         }
     }
 
     /// Ends one connection, if it has not ended.
-    pub(crate) fn end(&self, conn: &Arc<Connection>, end: End) {
+    fn end_one(&self, conn: &Arc<Connection>, end: End) {
         let mut woken = Vec::new();
         let mut sets = self.sets.lock();
         let lost = self.end_locked(&mut sets, conn, end, &mut woken);
@@ -200,14 +191,14 @@ impl Manager {
             }
         }
         drop(sets);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
     }
 
     /// The same under the global lock. True when it was READY and its peer is gone.
     fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, woken: &mut Vec<Wakeups>) -> bool {
         self.end_together(sets, std::slice::from_ref(conn), end, woken)
             .first()
-            .is_some_and(|(_, finished)| finished.ending == Ending::PeerLost)
+            .is_some_and(|(_, finished)| finished.ending == EndReason::PeerLost)
     }
 
     /// Ends several connections in one step: all of their locks are held when the first is marked, so that no call
@@ -221,20 +212,20 @@ impl Manager {
     ) -> Vec<(Arc<Connection>, Finished)> {
         let mut conns: Vec<_> = conns.iter().collect();
         conns.sort_by_key(|conn| conn.id()); // the order of locks
-        let lives: Vec<_> = conns.iter().map(|conn| conn.lock()).collect();
-        let mut marked = Vec::with_capacity(lives.len());
-        for (conn, mut life) in conns.into_iter().zip(lives) {
-            if let Some(finished) = conn.finish(&mut life, end.clone()) {
-                marked.push((conn.clone(), finished, life));
+        let inners: Vec<_> = conns.iter().map(|conn| conn.lock()).collect();
+        let mut marked = Vec::with_capacity(inners.len());
+        for (conn, mut inner) in conns.into_iter().zip(inners) {
+            if let Some(finished) = conn.finish(&mut inner, end.clone()) {
+                marked.push((conn.clone(), finished, inner));
             }
         }
         let mut ended = Vec::with_capacity(marked.len());
-        for (conn, finished, life) in marked {
+        for (conn, finished, inner) in marked {
             let Delivery { accepted, acknowledged, .. } = finished.delivery;
-            sets.past.ended(finished.ending.status(), accepted, acknowledged, life.rescues());
-            woken.push(life.close());
-            sets.cache.ended(&conn, finished, &sets.values, (end.os_errno, &end.message));
-            if !matches!(finished.ending, Ending::ConnectFailed | Ending::PeerLost) {
+            sets.past.ended(finished.ending.status(), accepted, acknowledged, inner.rescues());
+            woken.push(inner.close());
+            sets.cache.ended(&conn, finished, &sets.values, &end.message);
+            if !matches!(finished.ending, EndReason::ConnectFailed | EndReason::PeerLost) {
                 sets.nodes.endpoint_put_down(conn.endpoint());
             }
             sets.endings.push_back(conn.clone());
@@ -246,7 +237,7 @@ impl Manager {
             if let Some(oldest) = sets.endings.pop_front()
                 && oldest.forget()
             {
-                self.registry.remove(oldest.id());
+                self.runtime.registry().remove(oldest.id());
             }
         }
         ended
@@ -260,7 +251,7 @@ impl Manager {
         let deadline = Instant::now() + flush;
         let conns = self.drain(self.open_sets()?, Status::Disconnected, "being flushed by kvconn_disconnect_all");
         let text = "disconnected by kvconn_disconnect_all";
-        let closed = self.close_drained(&conns, Happening::Disconnect, text, deadline);
+        let closed = self.close_drained(&conns, Transition::Disconnect, text, deadline);
         // Who does not want to wait has not asked for anything to arrive.
         if flush.is_zero() { Ok(()) } else { closed }
     }
@@ -276,7 +267,7 @@ impl Manager {
 
     /// `kvconn_shutdown`, second half.
     pub(crate) fn finish_shutdown(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
-        self.close_drained(conns, Happening::Shutdown, "kvconn_shutdown was called", deadline)
+        self.close_drained(conns, Transition::Shutdown, "kvconn_shutdown was called", deadline)
     }
 
     /// Fences every endpoint, forgets the nodes, and lets the connections accept nothing more.
@@ -286,7 +277,7 @@ impl Manager {
         let remains = self.forget(&mut sets);
         drop(sets);
         drop(remains);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         conns
     }
 
@@ -304,7 +295,7 @@ impl Manager {
     fn close_drained(
         &self,
         conns: &[Arc<Connection>],
-        happening: Happening,
+        transition: Transition,
         text: &'static str,
         deadline: Instant,
     ) -> Result<()> {
@@ -312,12 +303,12 @@ impl Manager {
         let timed_out = |conn: &&Arc<Connection>| conn.flush(0, left()).0.is_err_and(|e| e.status == Status::Timeout);
         let unflushed = conns.iter().filter(timed_out).count();
         // Where nobody can tell what is acknowledged, libzmq has the rest of the time.
-        let end = End::new(happening, text).linger(deadline.saturating_duration_since(Instant::now()));
+        let end = End::new(transition, text).linger(deadline.saturating_duration_since(Instant::now()));
         let mut woken = Vec::new();
         let mut sets = self.sets.lock();
         self.end_together(&mut sets, conns, end, &mut woken);
         drop(sets);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         // What was acknowledged is out, whether libzmq has given up its socket in time or not.
         let gone = self.wait_gone(conns, deadline);
         drop(gone);
@@ -335,7 +326,7 @@ impl Manager {
     pub(crate) fn destroy(&self, deadline: Instant) -> Result<()> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Stale);
-        let end = End::new(Happening::Disconnect, "disconnected by kvconn_manager_destroy");
+        let end = End::new(Transition::Disconnect, "disconnected by kvconn_manager_destroy");
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let mut woken = Vec::new();
         self.end_together(&mut sets, &conns, end, &mut woken);
@@ -343,14 +334,14 @@ impl Manager {
         let mut endings = std::mem::take(&mut sets.endings);
         drop(sets);
         drop(remains);
-        woken.into_iter().for_each(Wakeups::ring);
+        woken.into_iter().for_each(Wakeups::wake);
         self.events.close();
         let endings = endings.make_contiguous();
         let gone = self.wait_gone(endings, deadline);
         let returned = self.wait_returned(endings, deadline);
         // Whoever waits for the buffers that one was lent must find it until they are given back.
         for ended in endings.iter().filter(|ended| ended.forget()) {
-            self.registry.remove(ended.id());
+            self.runtime.registry().remove(ended.id());
         }
         gone.and(returned)
     }
@@ -376,8 +367,8 @@ impl Manager {
         self.fenced.notify_all();
     }
 
-    /// libzmq has given up a connection.
-    pub(crate) fn connection_gone(&self) {
+    /// libzmq has closed the last socket of a connection.
+    fn pulse_closed(&self) {
         let _pulse = self.gone.0.lock();
         self.gone.1.notify_all();
     }
@@ -410,5 +401,43 @@ impl Manager {
             0 => Ok(()),
             _ => Err(Error::new(Status::Timeout, format!("{late} connections could not send everything in time"))),
         }
+    }
+}
+
+impl Owner for Manager {
+    fn send_timeout(&self) -> Duration {
+        Manager::send_timeout(self)
+    }
+
+    fn count_refused(&self, status: Status) {
+        self.counts.sends_refused.add(status);
+    }
+
+    fn count_wait(&self, time: Duration) {
+        self.counts.waits.add(time);
+    }
+
+    fn reclaim_bytes(&self) -> bool {
+        self.runtime.reclaim_bytes()
+    }
+
+    fn release_queue(&self) -> Result<Arc<ReleaseQueue>> {
+        self.runtime.release_queue()
+    }
+
+    fn ready(&self, conn: &Arc<Connection>, tcp: Option<OwnedFd>) {
+        self.mark_ready(conn, tcp);
+    }
+
+    fn end(&self, conn: &Arc<Connection>, end: End) {
+        self.end_one(conn, end);
+    }
+
+    fn evict_after(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration> {
+        self.evict_idle(conn, limit)
+    }
+
+    fn sockets_closed(&self) {
+        self.pulse_closed();
     }
 }

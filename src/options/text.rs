@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
-use crate::endpoint;
+use crate::net::endpoint;
 
 /// An address to dial from; its port is 0.
 pub(super) fn source(text: &str) -> Option<String> {

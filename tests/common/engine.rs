@@ -1,19 +1,20 @@
 //! The engine's side of a test: a manager of its own, driven through the core's API.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use kvconn::connection::message::Message;
 use kvconn::connection::{Connection, ConnectionInfo, ConnectionState};
-use kvconn::endpoint::Endpoint;
 use kvconn::error::{Error, Result, Status};
 use kvconn::events::{Event, EventKind};
 use kvconn::ids::{ConnId, ManagerId, NodeId};
-use kvconn::manager::{Manager, Timeout};
-use kvconn::message::Message;
+use kvconn::manager::Manager;
+use kvconn::net::endpoint::Endpoint;
 use kvconn::options::Options;
 use kvconn::process::Process;
+use kvconn::timeout::Timeout;
 
 use super::load::Stopwatch;
 use super::{Peer, PeerOptions, ms, wait_until};
@@ -248,10 +249,14 @@ pub fn wait_waiting(conn: &Arc<Connection>, threads: u32, deadline: Duration) {
     wait_until(&what, deadline, || conn.info().waiting >= threads);
 }
 
-/// An address of loopback that no other process of these tests has: its ports stay free while a peer restarts.
+/// An address of loopback that no other test has, be it in this process or in another: its ports stay free while a peer
+/// restarts. (Of 2^23 addresses, each call takes another; that two running tests get the same is as good as excluded.)
 pub fn own_address() -> String {
-    let [_, a, b, c] = std::process::id().to_be_bytes();
-    format!("127.{}.{b}.{c}", 64 + a % 64)
+    static CALLS: AtomicU32 = AtomicU32::new(0);
+    // An odd factor spreads the calls of one process among the numbers of other processes.
+    let call = CALLS.fetch_add(1, Ordering::Relaxed).wrapping_mul(0x9e37_79b9);
+    let [_, a, b, c] = (std::process::id().wrapping_add(call) % (1 << 23)).to_be_bytes();
+    format!("127.{}.{b}.{c}", 64 + a)
 }
 
 /// A frame that fills the queue to a stopped `narrow_peer` after a few.

@@ -1,9 +1,10 @@
 //! What the integration tests share: peers in their own processes, wrong peers, networks that drop packets, and
 //! waiting with a deadline. Every helper panics with what it waited for; nothing here sleeps and hopes.
 //!
-//! A test file says `mod common;` at its root. Peers are the same test binary started again (see `process.rs`), so a
-//! peer is up in a few milliseconds, is a real process that can be stopped and killed, and needs nothing installed.
-#![allow(dead_code, unused_imports)]
+//! The `main.rs` of each test crate has it as its module `common`. Peers are the same test binary started again (see
+//! `process.rs`), so a peer is up in a few milliseconds, is a real process that can be stopped and killed, and needs
+//! nothing installed.
+#![allow(dead_code, unused_imports)] // no crate needs all of it
 
 pub mod engine;
 pub mod load;

@@ -73,7 +73,7 @@ impl Namespace {
 
         let subnet = address(4);
         ip(None, &format!("route add {subnet}/30 via {gateway} dev {device}"));
-        namespace.mend();
+        namespace.restore();
         namespace
     }
 
@@ -85,7 +85,7 @@ impl Namespace {
 
     /// Lets packets pass again.
     #[track_caller]
-    pub fn mend(&self) {
+    pub fn restore(&self) {
         self.forward("1");
     }
 

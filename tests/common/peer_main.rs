@@ -142,7 +142,7 @@ impl Pull {
         // SAFETY: the context and its sockets are used by this one thread.
         let context = unsafe { zmq_sys::zmq_ctx_new() };
         assert!(!context.is_null(), "zmq_ctx_new: {}", zmq_error());
-        // SAFETY: the context is fresh; more sockets than the default are needed by nobody, more accepts are harmless.
+        // SAFETY: the context is fresh; a larger limit of sockets is harmless.
         unsafe { zmq_sys::zmq_ctx_set(context, zmq_sys::ZMQ_MAX_SOCKETS as c_int, 4096) };
         let mut pull = Pull {
             context,
@@ -215,8 +215,8 @@ impl Pull {
         Ok(())
     }
 
-    /// Returns when libzmq has really let go of the socket. Its monitor's reader must live until then: libzmq's I/O
-    /// thread would wait for ever on an event that nobody can take.
+    /// Returns when libzmq has really freed the socket. Its monitor's reader must live until then: libzmq's I/O
+    /// thread would wait for ever on an event that is never read.
     fn close(&mut self) {
         // SAFETY: the socket is this thread's own and open.
         unsafe { zmq_sys::zmq_close(self.socket) };

@@ -1,4 +1,4 @@
-//! Repeatable random numbers (xorshift): the same seed tells the same story.
+//! Repeatable random numbers (xorshift): the same seed gives the same numbers.
 
 /// The seed must not be 0.
 #[derive(Clone, Debug)]

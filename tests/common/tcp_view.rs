@@ -21,7 +21,7 @@ impl TcpView {
         let found = numbers.filter(|fd| peer_of(*fd) == Some(peer)).find_map(|fd| {
             // SAFETY: only duplicates; the number may mean something else by now, which is looked at below.
             let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-            // SAFETY: just made, owned by nobody else.
+            // SAFETY: just made and not owned elsewhere.
             let view = (own != -1).then(|| TcpView(unsafe { OwnedFd::from_raw_fd(own) }))?;
             let right = peer_of(view.0.as_raw_fd()) == Some(peer) && view.info().tcpi_state == ESTABLISHED;
             right.then_some(view)
@@ -99,7 +99,7 @@ struct Info {
     tcpi_bytes_received: u64,
 }
 
-/// Whom a descriptor is connected to, if it is a TCP connection.
+/// The peer that a descriptor is connected to, if it is a TCP connection.
 fn peer_of(fd: RawFd) -> Option<SocketAddr> {
     // SAFETY: never closed here (ManuallyDrop); getpeername fails on whatever is no socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });

@@ -1,4 +1,4 @@
-//! The kernel's count of TCP traffic in this network: what nobody can hide, not even a dial that is refused. Of use
+//! The kernel's count of TCP traffic in this network: nothing is missing in it, not even a dial that is refused. Of use
 //! only in a network of one's own (`OwnProcess::network`).
 
 /// Totals of the network namespace of the calling thread.

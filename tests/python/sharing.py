@@ -1,5 +1,7 @@
 """What the tests that drive kvconn share: a manager of their own, a full connection, senders that block."""
 
+import contextlib
+import signal
 import threading
 import time
 
@@ -61,3 +63,26 @@ class BlockedSenders:
             thread.join(max(0, deadline - time.monotonic()))
             assert not thread.is_alive(), f"still blocked after {seconds} s"
         return self.names
+
+
+class Stop(Exception):
+    """What a signal handler raises."""
+
+
+@contextlib.contextmanager
+def alarms(first, every=0, handler=None, raises=False):
+    """SIGALRM after so many seconds (None: not by itself), and again; the moments when Python's handler ran."""
+    handled = []
+
+    def note(*_):
+        handled.append(time.monotonic())
+        if raises:
+            raise Stop
+
+    before = signal.signal(signal.SIGALRM, handler or note)
+    try:
+        signal.setitimer(signal.ITIMER_REAL, first or 0, every)
+        yield handled
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -35,11 +35,11 @@ def test_keys_are_taken_as_pyzmq_makes_them(kv, manager, peer):
     kv.connect(receiver.endpoint, options(server, client), wait_ms=5000, manager=manager)
 
 
-@pytest.mark.parametrize("value", [b"\xff" * 40, b"secret\xe9"])
+@pytest.mark.parametrize("value", [b"\xff" * 40, b"hidden\xe9"])
 def test_bytes_that_are_not_ascii_are_refused_and_not_shown(kv, manager, value):
-    with pytest.raises(ValueError, match="must be ASCII") as caught:
+    with pytest.raises(ValueError, match="curve_secret_key: bytes must be ASCII") as caught:
         kv.connect("tcp://127.0.0.1:9", {"curve_secret_key": value}, manager=manager)
-    assert "secret" not in str(caught.value)
+    assert "hidden" not in str(caught.value) and "xff" not in str(caught.value)
 
 
 @pytest.mark.parametrize("given", [3000, "send_hwm", [("send_hwm", 1)]])

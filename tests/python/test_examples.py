@@ -1,4 +1,4 @@
-"""The example programs do what they say, the demo's proof can fail, and the README shows the very files."""
+"""The example programs do what they say, the demo's proof can fail, and the documents show the very files."""
 
 import importlib.util
 import os
@@ -50,36 +50,37 @@ def nobody():
 # ---- Quickstarts -----------------------------------------------------------------------------------------------------
 
 
-def python_quickstart(endpoint):
-    return run(sys.executable, ROOT / "examples_python" / "quickstart.py", endpoint, PYTHONPATH=str(ROOT / "python"))
+def python_example(name, *arguments):
+    return run(sys.executable, ROOT / "examples_python" / name, *arguments, PYTHONPATH=str(ROOT / "python"))
 
 
-@pytest.mark.parametrize("language", ["C", "Python"])
-def test_the_quickstart_sends_one_message(example, peer, language):
+@pytest.mark.parametrize("program", ["quickstart", "quickstart.py", "node.py"])
+def test_the_quickstart_sends_one_message(example, peer, program):
     receiver = peer("--keep")
     endpoint = address(receiver)
-    result = run(example("quickstart"), endpoint) if language == "C" else python_quickstart(endpoint)
+    result = python_example(program, endpoint) if program.endswith(".py") else run(example(program), endpoint)
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(rf"connection \d+ accepted message 1 for {endpoint}\n", result.stdout)
     receiver.expect(1)
     assert receiver.messages() == [[b"room", b"17"]]
 
 
-def test_the_c_quickstart_says_why_nothing_was_accepted(example, nobody):
-    result = run(example("quickstart"), nobody)
+@pytest.mark.parametrize("program", ["quickstart", "quickstart.py"])
+def test_the_quickstart_says_why_nothing_was_accepted(example, nobody, program):
+    result = python_example(program, nobody) if program.endswith(".py") else run(example(program), nobody)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith(f"{nobody}: connection refused")
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr
 
 
-def test_the_python_quickstart_without_an_endpoint_says_how_it_is_used(lib):
-    result = run(sys.executable, ROOT / "examples_python" / "quickstart.py", PYTHONPATH=str(ROOT / "python"))
+def test_the_python_node_without_an_endpoint_says_how_it_is_used(lib):
+    result = python_example("node.py")
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("usage: quickstart.py ENDPOINT")
+    assert result.stderr.startswith("usage: node.py ENDPOINT")
 
 
-def test_the_python_quickstart_reports_the_failed_request(lib, nobody):
-    result = python_quickstart(nobody)
+def test_the_python_node_reports_the_failed_request(lib, nobody):
+    result = python_example("node.py", nobody)
     assert (result.returncode, result.stdout) == (1, "")
     assert result.stderr.startswith("prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: connection refused")
 
@@ -111,7 +112,7 @@ def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, 
 # ---- Embedding -------------------------------------------------------------------------------------------------------
 
 
-def test_an_embedding_of_100_mb_is_lent_flushed_and_given_back(example, peer):
+def test_an_embedding_of_100_mb_is_flushed_and_released(example, peer):
     receiver = peer()
     result = run(example("embedding"), address(receiver))
     assert (result.returncode, result.stderr) == (0, "")
@@ -122,7 +123,7 @@ def test_an_embedding_of_100_mb_is_lent_flushed_and_given_back(example, peer):
     assert receiver.report()["bytes"] == 100_000_006
 
 
-def test_an_embedding_for_nobody_is_not_lent(example, nobody):
+def test_an_embedding_for_nobody_is_not_accepted(example, nobody):
     result = run(example("embedding"), nobody)
     assert (result.returncode, result.stdout) == (1, "")
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr
@@ -187,10 +188,10 @@ REPORTS = {
     "A1 again": {"conn": 7, "rank": "A1", "accepted": 3, "acknowledged": 3, "ended": "DISCONNECTED", "by": "LOCAL"},
     "totals": {"started": 4, "done": 4, "rerouted": 1},
 }
-LOST, IN_ORDER, TO_ITS_OWN = "accepted messages were not received", "without a gap", "reached the next by itself"
+LOST, IN_ORDER, TO_ITS_OWN = "accepted messages were not received", "without a gap", "reached the next without"
 FAILED, DONE = "requests failed with node B", "requests were started"
-ACKNOWLEDGED, RESENT = "rank A1 left by", "came to its second life"
-TWICE, SAME = "nothing but what was reported came twice", "the same reached rank A1"
+ACKNOWLEDGED, RESENT = "rank A1 left by", "reached its second life"
+TWICE, SAME = "only what was reported arrived twice", "the same reached rank A1"
 WRONG_LOGS = {  # the finding that must break, and the wrong part
     "a loss on a connection that lived": (LOST, {"B1 again": []}),
     "more than was accepted": (LOST, {"B0 again": [(5, 1, 5), (5, 2, 7)]}),
@@ -253,8 +254,8 @@ def test_the_proof_holds_when_nothing_is_wrong(capsys):
     holds, lines = judge(capsys)
     assert holds, lines
     assert "proved  1 accepted messages were not received, all on the 2 connections that died with node B" in lines
-    assert "proved  the 2 after them, 3 to 4, came to its second life, before all others" in lines
-    assert "proved  1 of these had come late to the first as well: nothing but what was reported came twice" in lines
+    assert "proved  the 2 after them, 3 to 4, reached its second life, before all others" in lines
+    assert "proved  1 of these had reached the first late as well: only what was reported arrived twice" in lines
 
 
 def broken(lines, finding):
@@ -276,25 +277,25 @@ def test_the_proof_fails_for_an_engine_that_tells_of(capsys, what):
     assert not holds and broken(lines, finding), lines
 
 
-# ---- The README ------------------------------------------------------------------------------------------------------
+# ---- The documents ----------------------------------------------------------------------------------------------------
 
 
 def text(path):
     return (ROOT / path).read_text(encoding="utf-8")
 
 
-def code_blocks(language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", text("README.md"), re.MULTILINE | re.DOTALL)
+def code_blocks(document, language):
+    return re.findall(rf"^```{language}\n(.*?)^```$", text(document), re.MULTILINE | re.DOTALL)
 
 
 @pytest.mark.parametrize("file", ["examples_c/quickstart.c", "examples_python/quickstart.py"])
 def test_the_readme_shows_the_file_itself(file):
     language = {".c": "c", ".py": "python"}[pathlib.Path(file).suffix]
-    assert text(file) in code_blocks(language), f"README.md does not show {file} as it is"
+    assert text(file) in code_blocks("README.md", language), f"README.md does not show {file} as it is"
 
 
-def test_the_readme_sends_to_many_ranks_in_c(tmp_path):
-    (block,) = [block for block in code_blocks("c") if "kvconn_send_batch" in block]
+def test_the_guide_sends_to_many_ranks_in_c(tmp_path):
+    (block,) = [block for block in code_blocks("docs/guide.md", "c") if "kvconn_send_batch" in block]
     program = tmp_path / "ranks.c"
     head = "#include <kvconn.h>\n#include <stdio.h>\n#define RANKS 8\n"
     head += "void f(const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices) {\n"
@@ -304,10 +305,10 @@ def test_the_readme_sends_to_many_ranks_in_c(tmp_path):
     assert result.returncode == 0, result.stderr
 
 
-def test_the_readme_sends_to_many_ranks_in_python(lib, peer):
+def test_the_guide_sends_to_many_ranks_in_python(lib, peer):
     import kvconn
 
-    (block,) = [block for block in code_blocks("python") if "send_batch" in block]
+    (block,) = [block for block in code_blocks("docs/guide.md", "python") if "send_batch" in block]
     receivers = [peer("--keep"), peer("--keep")]
     conns = [kvconn.connect(receiver.endpoint, wait_ms=5000) for receiver in receivers]
     names = {"kvconn": kvconn, "conns": conns, "pages": b"for all", "slices": [b"one", b"two"]}
@@ -321,10 +322,14 @@ def test_the_readme_sends_to_many_ranks_in_python(lib, peer):
     assert names["failed"] == conns[1:]
 
 
-def test_the_readme_has_the_line_of_every_status():
-    rows = re.findall(r"^\| `KVCONN_(\w+)` \| (-?\d+) \|", text("docs/status.md"), re.MULTILINE)
-    short = re.findall(r"^\| `(\w+)` (-?\d+) \|", text("README.md"), re.MULTILINE)
-    assert short == rows
+def test_the_readme_is_short_and_in_order():
+    readme = text("README.md")
+    assert len(readme.splitlines()) < 200
+    chapters = ["Two commands", "C", "Python", "Install and link"]
+    chapters += ["What it guarantees", "The demo", "Costs", "Find your way"]
+    assert re.findall(r"^## (.*)$", readme, re.MULTILINE) == chapters
+    guarantees = readme.split("## What it guarantees")[1].split("\n## ")[0]
+    assert re.findall(r"^(\d+)\. ", guarantees, re.MULTILINE) == [str(n) for n in range(1, 11)]
 
 
 def test_the_dependencies_document_names_what_is_used():
@@ -341,12 +346,23 @@ def test_the_dependencies_document_names_what_is_used():
     assert {given["package"] if "package" in given else name for name, given in built} <= named(build)
     others = set(cargo["dev-dependencies"])
     others.update(*(target.get("dependencies", {}) for target in cargo.get("target", {}).values()))
-    others.update(re.findall(r"^[\w-]+", text("tests/python/requirements.txt"), re.MULTILINE))
+    for requirements in ("tests/python/requirements.txt", "examples_c/requirements.txt"):
+        others.update(re.findall(r"^[\w-]+", text(requirements), re.MULTILINE))
     assert others <= named(tests)
 
 
 def test_the_links_of_the_documents_lead_somewhere():
-    for document in [ROOT / "README.md", ROOT / "CHANGELOG.md", *(ROOT / "docs").glob("*.md")]:
-        for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", text(document)):
-            if "://" not in target:
-                assert (document.parent / target).exists(), f"{document.name} links to {target}, which is not there"
+    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
+        for target, part in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", text(document)):
+            if "://" in target:
+                continue
+            file = document.parent / target if target else document
+            assert file.exists(), f"{document.name} links to {target}, which is not there"
+            if part:
+                assert part in anchors(file), f"{document.name} links to {target}#{part}, which is not there"
+
+
+def anchors(document):
+    """The names of the chapters of a document, as links spell them."""
+    titles = re.findall(r"^#+ (.*)$", text(document), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}

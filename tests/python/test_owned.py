@@ -1,7 +1,8 @@
-"""Buffers that Python lends: they stay as they are until they are released, also at the interpreter's end."""
+"""Buffers that kvconn reads in place: pinned until they are released, also at the interpreter's end."""
 
 import ctypes
 import pathlib
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,8 @@ def run(lib, script, *arguments, seconds=20):
     """Runs a script in an interpreter of its own; its output, and how long it took after it printed "leaving"."""
     prelude = f"import sys; sys.path.insert(0, {str(PYTHON)!r})\n"
     command = [sys.executable, "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env={"KVCONN_LIB": str(lib)}) as child:
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+    with subprocess.Popen(command, **pipes, text=True, env={"KVCONN_LIB": str(lib)}) as child:
         output, left = "", None
         for line in child.stdout:
             output += line
@@ -29,22 +31,25 @@ def run(lib, script, *arguments, seconds=20):
         return output, time.monotonic() - left
 
 
-def test_lent_frames_arrive_and_are_given_back(kv, manager, peer):
+def test_owned_frames_arrive_and_are_unpinned(kv, manager, peer):
     receiver = peer("--keep")
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
     frames = [b"header", bytearray(b"x" * 100_000), memoryview((ctypes.c_uint64 * 3)(1, 2, 3)), b""]
+    receiver.stop()
+    frames.append(bytes(12 << 20))  # more than the kernels take before it reads
     assert kv.send_owned(conn, frames) == 1
     with pytest.raises(BufferError):
-        frames[1].clear()  # Python knows that it is lent
+        frames[1].clear()  # it is pinned
+    receiver.cont()
     kv.wait_released(conn, timeout_ms=5000)
     frames[1][:1] = b"y"
     frames[1].clear()
     receiver.expect(1)
-    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b""]]
+    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b"", frames[4]]]
     assert kv.connection_info(conn)["released"] == 1
 
 
-def test_what_was_refused_is_not_held(kv, manager, peer):
+def test_what_was_refused_is_not_pinned(kv, manager, peer):
     receiver = peer()
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
     buffer = bytearray(10)
@@ -81,18 +86,7 @@ def test_a_stopped_peer_keeps_them_until_the_end_of_the_connection(kv, manager, 
         buffer.clear()
 
 
-def lent(_lent, released):
-    """A Lent that is told by this dict what is released, and a list of the connections that it asked for."""
-    asked = []
-
-    def ask(conn):
-        asked.append(conn)
-        return released[conn]
-
-    return _lent.Lent(ask), asked
-
-
-def is_lent(buffer):
+def is_pinned(buffer):
     try:
         buffer.append(0)
     except BufferError:
@@ -100,34 +94,144 @@ def is_lent(buffer):
     return False
 
 
-def test_loans_noted_in_another_order_are_given_back_in_order(kv):
-    from kvconn import _lent
+def pins_of(released):
+    """A Pins that is told by this dict up to which sequence each connection has released, and a list of those it asked
+    for."""
+    from kvconn import _buffers
 
+    asked = []
+
+    def ask(conn, sequence):
+        asked.append(conn)
+        return sequence <= released[conn]
+
+    return _buffers.Pins(ask), asked
+
+
+def pinned(pins, conn, sequence, status):
+    """A buffer, and the call of its message, for which C wrote this."""
+    from kvconn import _buffers, _calls
+
+    buffer, call, frames = bytearray(1), _calls.Call("kvconn_send_owned"), _buffers.Pinned()
+    frames.pin([buffer])
+    pins.add(call, conn, ctypes.c_uint64(sequence), frames)
+    call.error.status = status
+    return buffer, call
+
+
+def test_messages_in_another_order_are_unpinned_in_order(kv):
     released = {1: 2}
-    loans, _ = lent(_lent, released)
-    buffers = {sequence: bytearray(1) for sequence in range(1, 6)}
-    for sequence in (3, 5, 1, 4, 2):
-        loans.add(1, sequence, _lent.Loan([buffers[sequence]]))
+    pins, _ = pins_of(released)
+    buffers = {sequence: pinned(pins, 1, sequence, 0)[0] for sequence in (3, 5, 1, 4, 2)}
     for released[1] in (2, 4, 5):
-        loans.reclaim(1)
-        assert [sequence for sequence, buffer in buffers.items() if is_lent(buffer)] == list(range(released[1] + 1, 6))
+        pins.sweep(1)
+        assert {sequence for sequence in buffers if is_pinned(buffers[sequence])} == set(range(released[1] + 1, 6))
+    assert not pins
 
 
-def test_reclaiming_looks_at_one_connection_and_now_and_then_at_all(kv):
-    from kvconn import _lent
+def test_a_message_whose_call_is_not_over_stays_pinned_and_a_refused_one_does_not(kv):
+    from kvconn import _calls
 
-    loans, asked = lent(_lent, {1: 0, 2: 0, 3: None})
-    buffers = {conn: bytearray(1) for conn in (1, 2, 3)}
-    for conn, buffer in buffers.items():
-        loans.add(conn, 1, _lent.Loan([buffer]))
-    for _ in range(_lent.SWEEP - 1):
-        loans.reclaim(1)
-    assert set(asked) == {1} and is_lent(buffers[3])
-    loans.reclaim(1)
-    assert set(asked) == {1, 2, 3} and not is_lent(buffers[3]), "one that is not known any more lends nothing"
+    pins, asked = pins_of({1: 100})
+    buffer, call = pinned(pins, 1, 0, _calls.TIMEOUT)  # of an attempt before the last
+    pins.sweep(1)
+    assert is_pinned(buffer) and asked == []
+    call.last = True
+    pins.sweep(1)
+    assert not is_pinned(buffer) and asked == [] and not pins
+
+
+def test_a_sweep_looks_at_its_connection_and_at_some_others(kv):
+    from kvconn import _buffers
+
+    count = 3 * _buffers.TURN
+    pins, asked = pins_of({conn: 0 for conn in range(1, count + 1)})
+    buffers = [pinned(pins, conn, 1, 0)[0] for conn in range(1, count + 1)]
+    pins.sweep(7)
+    assert asked[0] == 7 and len(asked) == 1 + _buffers.TURN
     asked.clear()
-    loans.reclaim_all()
-    assert asked == [1, 2]
+    pins.sweep(7)
+    assert asked == [7], "the last sweep of others was a moment ago"
+    for _ in range(3):
+        pins._due = 0
+        pins.sweep()
+    assert set(asked) == set(range(1, count + 1)), "all of them in turn"
+    assert all(map(is_pinned, buffers))
+
+
+def memory_kb():
+    """What the process has in memory."""
+    return int(re.search(r"VmRSS:\s+(\d+)", pathlib.Path("/proc/self/status").read_text())[1])
+
+
+@pytest.mark.parametrize("later", ["flush", "connection_info", "disconnect", "send", "next_event", "describe"])
+def test_released_buffers_are_unpinned_by_any_later_call(kv, manager, peer, wait_until, later):
+    """R10: nobody calls wait_released."""
+    receivers = [peer() for _ in range(3)]
+    conns = [kv.connect(receiver.endpoint, wait_ms=5000, manager=manager) for receiver in receivers]
+    other = kv.connect(peer().endpoint, wait_ms=5000, manager=manager)
+    before, buffers = memory_kb(), []
+    for conn in conns:
+        buffers.append(bytearray(b"x") * (32 << 20))
+        kv.send_owned(conn, [buffers[-1]])
+    for conn in conns[1:]:
+        kv.flush(conn, timeout_ms=10_000)
+    receivers[2].kill()
+    calls = {
+        "flush": lambda: kv.flush(other),
+        "connection_info": lambda: kv.connection_info(other),
+        "disconnect": lambda: kv.disconnect(other),
+        "send": lambda: kv.send(other, [b"x"]),
+        "next_event": lambda: kv.next_event(0, manager),
+        "describe": lambda: kv.describe(manager),
+    }
+    while buffers:
+        wait_until(f"{later} has unpinned a buffer", lambda: calls[later]() and False or not is_pinned(buffers[-1]))
+        buffers.pop()
+    assert memory_kb() < before + (16 << 10)
+
+
+def test_what_info_calls_released_is_unpinned_by_then(kv, manager, peer, wait_until):
+    conn = kv.connect(peer().endpoint, wait_ms=5000, manager=manager)
+    for sequence in range(1, 20):
+        buffer = bytearray(1000)
+        kv.send_owned(conn, [buffer])
+        wait_until("it is released", lambda: kv.connection_info(conn)["released"] >= sequence)
+        assert not is_pinned(buffer)
+
+
+def test_a_shutdown_unpins_what_it_has_released(peer, lib):
+    script = """
+        import kvconn
+        conn = kvconn.connect(sys.argv[1], wait_ms=5000)
+        buffer = bytearray(1000)
+        kvconn.send_owned(conn, [buffer])
+        kvconn.shutdown(5000)
+        buffer.clear()
+        print("leaving", flush=True)
+    """
+    assert run(lib, script, peer().endpoint)[0] == "leaving\n"
+
+
+def test_a_forked_child_has_nothing_pinned(peer, lib):
+    receiver = peer("--rcvhwm", 1)
+    script = """
+        import kvconn, os, signal
+        conn = kvconn.connect(sys.argv[1], wait_ms=5000)
+        os.kill(int(sys.argv[2]), signal.SIGSTOP)
+        buffer = bytearray(8 << 20)
+        kvconn.send_owned(conn, [buffer])
+        child = os.fork()
+        if child == 0:
+            buffer.clear()
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        try:
+            buffer.clear()
+        except BufferError:
+            print("leaving", flush=True)
+    """
+    assert run(lib, script, receiver.endpoint, receiver.pid)[0] == "leaving\n"
 
 
 def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
@@ -140,8 +244,8 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     told, done = [], threading.Event()
 
     @_ffi.release_fn_t
-    def release(conn, sequence, fate, _):
-        told.append((conn, sequence, fate, threading.current_thread().name))
+    def release(conn, sequence, outcome, _):
+        told.append((conn, sequence, outcome, threading.current_thread().name))
         if len(told) == 200:
             done.set()
 
@@ -153,11 +257,11 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     for _ in range(200):
         assert send(conn, ctypes.byref(frame), 1, 5000, release, None, None, ctypes.byref(error)) == 0, error.message
     assert done.wait(10)
-    assert [each[:3] for each in told] == [(conn, sequence, kv.FATE_ACKNOWLEDGED) for sequence in range(1, 201)]
+    assert [each[:3] for each in told] == [(conn, sequence, kv.OUTCOME_ACKNOWLEDGED) for sequence in range(1, 201)]
     kv.wait_released(conn, timeout_ms=5000)
 
 
-LEAVE_LENDING = """
+LEAVE_PINNED = """
     import kvconn
     import os, signal
     conn = kvconn.connect(sys.argv[1], wait_ms=5000)
@@ -205,9 +309,10 @@ LEAVE_LOGGING = """
 """
 
 
-@pytest.mark.parametrize("script", [LEAVE_LENDING, LEAVE_CALLED_BACK, LEAVE_LOGGING])
+@pytest.mark.parametrize("script", [LEAVE_PINNED, LEAVE_CALLED_BACK, LEAVE_LOGGING])
 def test_an_interpreter_leaves_in_order(peer, lib, script):
-    """With buffers out; while a release or a line of the log is called on a thread that then waits for a GIL it never gets."""
+    """With buffers out; while a release or a line of the log is called on a thread that then waits for a GIL it never
+    gets."""
     receiver = peer()
     for _ in range(5):
         output, took = run(lib, script, receiver.endpoint)
@@ -216,5 +321,6 @@ def test_an_interpreter_leaves_in_order(peer, lib, script):
 
 def test_an_interpreter_leaves_with_buffers_that_a_stopped_peer_keeps(peer, lib):
     receiver = peer("--rcvhwm", 1)
-    output, took = run(lib, LEAVE_LENDING + "    assert kvconn.connection_info(conn)['released'] < sent", receiver.endpoint, receiver.pid)
+    script = LEAVE_PINNED + "    assert kvconn.connection_info(conn)['released'] < sent"
+    output, took = run(lib, script, receiver.endpoint, receiver.pid)
     assert took < 2 and output == "leaving\n"

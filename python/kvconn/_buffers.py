@@ -1,0 +1,229 @@
+"""The frames of messages: what Python shows as bytes, for C to copy or to read in place.
+
+kvconn_send_owned reads a buffer in place until kvconn has released it. Until then the buffer is *pinned*: Python keeps
+the object and its size. `Pins` unpins it, and what C wrote decides when. What is still pinned when the interpreter ends
+is never freed: libzmq may be reading it.
+"""
+
+import ctypes
+import os
+import threading
+import time
+from array import array
+from heapq import heappop, heappush
+
+from . import _check, _ffi
+
+_ssize_t = ctypes.c_ssize_t
+
+
+class _Buffer(ctypes.Structure):
+    """Py_buffer of the stable ABI. It owns a reference to the object whose bytes it shows."""
+
+    _fields_ = [
+        ("buf", ctypes.c_void_p),
+        ("obj", ctypes.c_void_p),
+        ("len", _ssize_t),
+        ("itemsize", _ssize_t),
+        ("readonly", ctypes.c_int),
+        ("ndim", ctypes.c_int),
+        ("format", ctypes.c_char_p),
+        ("shape", ctypes.c_void_p),
+        ("strides", ctypes.c_void_p),
+        ("suboffsets", ctypes.c_void_p),
+        ("internal", ctypes.c_void_p),
+    ]
+
+
+_get = ctypes.pythonapi.PyObject_GetBuffer
+_get.argtypes = [ctypes.py_object, ctypes.POINTER(_Buffer), ctypes.c_int]
+_get.restype = ctypes.c_int
+_release = ctypes.pythonapi.PyBuffer_Release
+_release.argtypes = [ctypes.POINTER(_Buffer)]
+_release.restype = None
+
+_SIMPLE = 0  # PyBUF_SIMPLE: contiguous bytes, read-only ones as well
+_MOST = 2**32 - 1  # the largest frame of a packed message
+
+# ---- Frames ----------------------------------------------------------------------------------------------------------
+
+
+def _listed(frames, where):
+    """The frames, unless they are a single buffer: its items would each become a frame."""
+    if isinstance(frames, (list, tuple)):
+        return frames
+    one = isinstance(frames, str)
+    if not one:
+        try:
+            memoryview(frames)
+            one = True
+        except (TypeError, ValueError, BufferError):
+            pass
+    if one:
+        kind = type(frames).__name__
+        raise TypeError(f"{where} must be a list of bytes, not {kind}: write [frame] for a single one")
+    return _check.iterated(where, frames, "bytes")
+
+
+def _view(frame, name):
+    """A memoryview of a frame. A bytearray that is viewed keeps its size."""
+    try:
+        return memoryview(frame)
+    except TypeError:
+        raise TypeError(f"{name} must be bytes or another buffer, not {type(frame).__name__}") from None
+    except (ValueError, BufferError) as error:
+        raise TypeError(f"{name} cannot be read as bytes: {error}") from None
+
+
+def packed(frames):
+    """The frames as kvconn_send_packed takes them: buffer, sizes, count. A frame that is not contiguous is copied in C
+    order."""
+    parts, sizes = [], array("I")
+    for place, frame in enumerate(_listed(frames, "frames")):
+        if type(frame) is not bytes:
+            view = _view(frame, f"frames[{place}]")
+            frame = view if view.c_contiguous else view.tobytes()
+        size = frame.nbytes if type(frame) is memoryview else len(frame)
+        if size > _MOST:
+            raise ValueError(f"frames[{place}] has {size} bytes; at most {_MOST} can be copied: use send_owned")
+        parts.append(frame)
+        sizes.append(size)
+    return b"".join(parts), (ctypes.c_uint32 * len(sizes)).from_buffer(sizes), len(sizes)
+
+
+class Pinned:
+    """The frames of one message, and the array of them as C takes it. They are pinned from `pin` to `unpin`."""
+
+    def __init__(self):
+        self.buffers, self.frames, self.count = (), None, 0
+
+    def pin(self, frames, where="frames", copied=None):
+        """`copied` has the copies of frames that are not contiguous; None refuses those."""
+        views = []
+        for place, frame in enumerate(_listed(frames, where)):
+            view = _view(frame, f"{where}[{place}]")
+            if not view.c_contiguous:
+                if copied is None:
+                    why = "is not contiguous, and send_owned copies nothing"
+                    raise TypeError(f"{where}[{place}] {why}: pass bytes(frame), or use send")
+                if id(frame) not in copied:
+                    copied[id(frame)] = view, memoryview(view.tobytes())
+                view = copied[id(frame)][1]
+            views.append(view)
+        self.count = len(views)
+        self.buffers = (_Buffer * self.count)()
+        for view, buffer in zip(views, self.buffers):
+            _get(view, buffer, _SIMPLE)
+        self.frames = (_ffi.kvconn_frame_t * self.count)(*[(buffer.buf, buffer.len) for buffer in self.buffers])
+
+    def unpin(self):
+        """Gives the buffers back to Python. A second call does nothing."""
+        for buffer in self.buffers:
+            _release(buffer)
+
+
+# ---- Buffers that kvconn reads in place ------------------------------------------------------------------------------
+
+TURN = 64  # how many connections one sweep looks at
+SHARE = 20  # sweeps of other connections may take one part in so many of the time
+
+
+class _Owned:
+    """A message of kvconn_send_owned: its call, which C writes to, and its buffers."""
+
+    __slots__ = "call", "conn", "sequence", "pinned"
+
+    def __init__(self, call, conn, sequence, pinned):
+        self.call, self.conn, self.sequence, self.pinned = call, conn, sequence, pinned
+
+
+class Pins:
+    """Every message whose buffers are pinned.
+
+    A message is added before its call, so no exception can come between acceptance and the note of it. A signal handler
+    may interrupt any line here, and may call any function of the package: each step can be done twice.
+    """
+
+    def __init__(self, released):
+        self._released = released  # (connection, sequence): whether the buffers up to that message are released
+        self._begin()
+        os.register_at_fork(after_in_child=self._in_child)
+
+    def _begin(self):
+        self._lock = threading.RLock()  # the thread's own signal handlers may come in
+        self._in_flight = {}  # messages whose call is not known to be over
+        self._accepted = {}  # connection: heap of (sequence, message)
+        self._turn = []  # connections that the present round has not looked at
+        self._due = 0.0
+
+    def __bool__(self):
+        return bool(self._in_flight or self._accepted)
+
+    def add(self, call, conn, sequence, pinned):
+        """To be called before the call begins."""
+        message = _Owned(call, conn, sequence, pinned)
+        self._in_flight[id(message)] = message
+
+    def sweep(self, conn=None):
+        """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows.
+        """
+        with self._lock:
+            for message in list(self._in_flight.values()):
+                self._sort(message)
+            if conn is not None:
+                self._look_at(conn)
+            begun = time.monotonic()
+            if begun >= self._due:
+                self._look_at_some()
+                now = time.monotonic()
+                self._due = now + SHARE * (now - begun)
+
+    def unpin_all(self):
+        """For the moment when kvconn has released everything. What is in flight stays."""
+        with self._lock:
+            for message in list(self._in_flight.values()):
+                self._sort(message)
+            for conn in list(self._accepted):
+                for *_, message in self._accepted.pop(conn, ()):
+                    message.pinned.unpin()
+
+    def _sort(self, message):
+        """What C wrote decides: accepted, refused, or not over."""
+        call = message.call
+        if call.error.status == 0:
+            heap = self._accepted.setdefault(message.conn, [])
+            heappush(heap, (message.sequence.value, id(message), message))
+        elif call.cancelled or call.last and call.error.status < 0:
+            message.pinned.unpin()
+        else:
+            return
+        self._in_flight.pop(id(message), None)
+
+    def _look_at_some(self):
+        if not self._turn:
+            self._turn = list(self._accepted)
+        for _ in range(min(TURN, len(self._turn))):
+            if self._turn:
+                self._look_at(self._turn.pop())
+
+    def _look_at(self, conn):
+        heap = self._accepted.get(conn)
+        while heap:
+            first = heap[0]
+            if not self._released(conn, first[0]):
+                return
+            first[-1].pinned.unpin()
+            # A handler may have come in between, so the question again. Python handles no signal between it and the
+            # removal.
+            if heap and heap[0] is first:
+                heappop(heap)
+        if heap is not None and self._accepted.get(conn) is heap and not heap:
+            del self._accepted[conn]
+
+    def _in_child(self):
+        """A forked child has no connection, so nothing reads its memory. Its parent's lock may be held by a thread that
+        it does not have."""
+        messages = [*self._in_flight.values(), *(entry[-1] for heap in self._accepted.values() for entry in heap)]
+        self._begin()
+        for message in messages:
+            message.pinned.unpin()

@@ -1,0 +1,103 @@
+"""Checks of what a caller passes, before C sees it: ctypes would cut an integer to its C type without a word.
+
+Each raises TypeError or ValueError that names the parameter, and returns the value as C takes it.
+"""
+
+import operator
+from collections.abc import Mapping
+
+UINT64 = 2**64 - 1
+INT64 = 2**63 - 1
+INT32 = 2**31 - 1
+
+
+def integer(name, value, least, most):
+    """An integer: an int, or an object that is one (has __index__). No float, no flag, no UUID."""
+    if isinstance(value, bool):
+        raise TypeError(f"{name} must be an integer, not bool")
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
+    if not least <= number <= most:
+        shown = number if number.bit_length() <= 256 else f"an integer of {number.bit_length()} bits"
+        raise ValueError(f"{name} is {shown}; it must be {least} to {most}")
+    return number
+
+
+def uint64(name, value):
+    """An id, a request or a sequence."""
+    if type(value) is int and 0 <= value <= UINT64:
+        return value
+    return integer(name, value, 0, UINT64)
+
+
+def timeout(name, value):
+    """Milliseconds. C refuses what is below -1."""
+    if type(value) is int and -1 <= value <= INT64:
+        return value
+    return integer(name, value, -INT64 - 1, INT64)
+
+
+def int32(name, value):
+    return integer(name, value, -INT32 - 1, INT32)
+
+
+def flag(name, value):
+    """A bool, or an integer as C takes it: 0 is false."""
+    if isinstance(value, int):
+        return bool(value)
+    if type(value).__name__ in ("bool", "bool_"):  # NumPy's, which is no int
+        return bool(value)
+    raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
+
+
+def text(name, value):
+    """A text as C takes it. C would read one with a NUL only up to there."""
+    if not isinstance(value, str):
+        raise TypeError(f"{name} must be a str, not {type(value).__name__}")
+    if "\0" in value:
+        raise ValueError(f"{name} contains a NUL character")
+    try:
+        return value.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{name} is not Unicode text: {error.reason}") from None
+
+
+def texts(name, values):
+    """A list of texts."""
+    if isinstance(values, (str, bytes)):
+        kind = type(values).__name__
+        raise TypeError(f"{name} must be a list of str, not {kind}: write [endpoint] for a single one")
+    return [text(f"{name}[{place}]", value) for place, value in enumerate(iterated(name, values, "str"))]
+
+
+def iterated(name, values, of):
+    try:
+        return iter(values)
+    except TypeError:
+        raise TypeError(f"{name} must be a list of {of}, not {type(values).__name__}") from None
+
+
+def option(name, value):
+    """An option's value as text: numbers and flags by themselves, CURVE keys of pyzmq from bytes."""
+    if isinstance(value, bytes):
+        if not value.isascii():
+            raise ValueError(f"option {name}: bytes must be ASCII")  # decode() would show it, and it may be a key
+        value = value.decode("ascii")
+    elif not isinstance(value, str):
+        try:
+            value = str(int(value) if isinstance(value, bool) else operator.index(value))
+        except TypeError:
+            kind = type(value).__name__
+            raise TypeError(f"option {name} must be an integer, a bool, a str or bytes, not {kind}") from None
+    return text(f"option {name}", value)
+
+
+def options(values):
+    """A dict of options as pairs of texts."""
+    if not isinstance(values, Mapping):
+        kind = type(values).__name__
+        given = f"not {kind}; timeouts have names: wait_ms=3000"
+        raise TypeError(f'options must be a dict such as {{"send_hwm": 100}}, {given}')
+    return [(text("an option's name", name), option(name, value)) for name, value in values.items()]

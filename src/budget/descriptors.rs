@@ -1,0 +1,94 @@
+//! How many descriptors kvconn may hold. Checked before anything is made, so that no step in the middle fails.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use crate::error::{Error, Result};
+use crate::sys::descriptor;
+
+/// The process's budget. A closing connection counts until libzmq has given its descriptors back.
+pub(crate) struct DescriptorBudget {
+    in_use: AtomicUsize,
+    /// Option `max_descriptors`; 0: what the process's limit leaves.
+    limit: AtomicUsize,
+}
+
+/// Descriptors set aside; given back when dropped.
+pub(crate) struct Lease {
+    budget: Arc<DescriptorBudget>,
+    count: usize,
+}
+
+impl Drop for Lease {
+    fn drop(&mut self) {
+        self.budget.in_use.fetch_sub(self.count, Ordering::Relaxed);
+    }
+}
+
+/// Free descriptors asked for beyond those needed: for what other threads of the process open meanwhile.
+const MARGIN: usize = 2;
+
+impl DescriptorBudget {
+    pub(crate) const fn new() -> DescriptorBudget {
+        DescriptorBudget { in_use: AtomicUsize::new(0), limit: AtomicUsize::new(0) }
+    }
+
+    /// Sets `max_descriptors`.
+    pub(crate) fn set_limit(&self, limit: usize) {
+        self.limit.store(limit, Ordering::Relaxed);
+    }
+
+    /// How many are set aside now.
+    pub(crate) fn in_use(&self) -> usize {
+        self.in_use.load(Ordering::Relaxed)
+    }
+
+    /// How many there may be: `max_descriptors`, or what the process may open in all.
+    pub(crate) fn limit(&self) -> u64 {
+        match self.limit.load(Ordering::Relaxed) {
+            0 => nofile().0,
+            limit => limit as u64,
+        }
+    }
+
+    /// Sets `count` descriptors aside, or says which limit is in the way.
+    pub(crate) fn lease(self: &Arc<Self>, count: usize) -> Result<Lease> {
+        let limit = self.limit.load(Ordering::Relaxed);
+        let before = self.in_use.fetch_add(count, Ordering::Relaxed);
+        let lease = Lease { budget: self.clone(), count };
+        if limit != 0 && before + count > limit {
+            return Err(Error::limit(format!(
+                "max_descriptors is {limit}, {before} are in use, {count} more are needed; raise max_descriptors"
+            )));
+        }
+        check_free(count + MARGIN)?;
+        Ok(lease)
+    }
+}
+
+/// Whether that many descriptors can be opened at this moment, found out by opening them.
+pub(crate) fn check_free(count: usize) -> Result<()> {
+    let mut held = Vec::with_capacity(count);
+    for _ in 0..count {
+        // SAFETY: takes no pointers.
+        let made = descriptor::own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
+        // Closed with the list.
+        held.push(made.map_err(|e| {
+            let (soft, _) = nofile();
+            Error::limit(format!(
+                "{count} free descriptors are needed, {} are left of RLIMIT_NOFILE {soft}; raise it (ulimit -n) or close some ({e})",
+                held.len()
+            ))
+            .errno(e.raw_os_error().unwrap_or(0))
+        })?);
+    }
+    Ok(())
+}
+
+/// The soft and the hard limit of open descriptors.
+pub(crate) fn nofile() -> (u64, u64) {
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
+    // SAFETY: writes to a live struct; cannot fail for this resource.
+    unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
+    (limit.rlim_cur, limit.rlim_max)
+}

@@ -1,0 +1,171 @@
+//! A whole multipart message, copied or of zero-copy buffers, ready for libzmq.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+
+use smallvec::SmallVec;
+
+use crate::connection::acknowledgement::buffers::ZeroCopyBuffers;
+use crate::connection::acknowledgement::ledger::Mechanism;
+use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseTracker};
+use crate::error::{Error, Result};
+use crate::libzmq::Frame;
+
+/// The most frames one message takes. Far above any control message; it keeps an absurd count from being an
+/// allocation.
+pub const MAX_FRAMES: usize = 65_536;
+
+/// A message of one or more frames. It is accepted whole or not at all.
+pub struct Message {
+    /// What it takes on the wire, plain and encrypted.
+    wire: Wire,
+    // One frame needs no allocation of the list. Room for more would be moved with every message, and cost more than it
+    // spares.
+    frames: SmallVec<[Frame; 1]>,
+    /// Tells when libzmq has freed it, where that is needed.
+    tracker: Option<Arc<ReleaseTracker>>,
+}
+
+/// Bytes on the wire, plain and encrypted.
+#[derive(Clone, Copy, Default)]
+struct Wire {
+    null: u64,
+    curve: u64,
+}
+
+impl Wire {
+    fn of(frames: impl Iterator<Item = usize>) -> Wire {
+        let mut wire = Wire::default();
+        for bytes in frames {
+            wire.null += Mechanism::Null.frame(bytes as u64);
+            wire.curve += Mechanism::Curve.frame(bytes as u64);
+        }
+        wire
+    }
+
+    fn bytes(self, mechanism: Mechanism) -> u64 {
+        match mechanism {
+            Mechanism::Null => self.null,
+            Mechanism::Curve => self.curve,
+        }
+    }
+}
+
+fn check_count(frames: usize) -> Result<()> {
+    match frames {
+        0 => Err(Error::invalid("a message has at least one frame; frame_count is 0")),
+        1..=MAX_FRAMES => Ok(()),
+        _ => Err(Error::invalid(format!("frame_count is {frames}; at most {MAX_FRAMES}"))),
+    }
+}
+
+fn no_memory(bytes: usize) -> Error {
+    Error::limit(format!("no memory for a frame of {bytes} bytes")).errno(libc::ENOMEM)
+}
+
+impl Message {
+    /// Copies the frames. INVALID for none or more than [`MAX_FRAMES`], LIMIT when memory cannot be had.
+    pub fn from_frames<'a>(frames: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Message> {
+        Message::copied(frames, None)
+    }
+
+    /// The same for one of several messages: what was copied for an earlier one is shared.
+    pub fn copied<'a>(
+        frames: impl ExactSizeIterator<Item = &'a [u8]>,
+        mut copies: Option<&mut Copies>,
+    ) -> Result<Message> {
+        check_count(frames.len())?;
+        let mut copied = SmallVec::with_capacity(frames.len());
+        let mut wire = Wire::default();
+        for bytes in frames {
+            wire.null += Mechanism::Null.frame(bytes.len() as u64);
+            wire.curve += Mechanism::Curve.frame(bytes.len() as u64);
+            let copy = match &mut copies {
+                None => Frame::copy_of(bytes),
+                Some(copies) => copies.frame(bytes),
+            };
+            copied.push(copy.map_err(|_| no_memory(bytes.len()))?);
+        }
+        Ok(Message { wire, frames: copied, tracker: None })
+    }
+
+    /// A message of frames that are not copied. `freed` counts the bytes that libzmq has freed of the accepted messages of the
+    /// connection that has this mechanism; `queue` gets the message then. INVALID and LIMIT as for copied frames.
+    ///
+    /// # Safety
+    /// The frames can be read and do not change until the buffers are released, or [`ReleaseTracker::wait_freed`] has returned
+    /// true.
+    pub(crate) unsafe fn zero_copy(
+        frames: &[*const [u8]],
+        buffers: ZeroCopyBuffers,
+        mechanism: Mechanism,
+        freed: &Arc<AtomicU64>,
+        queue: Arc<ReleaseQueue>,
+    ) -> Result<Message> {
+        check_count(frames.len())?;
+        let wire = Wire::of(frames.iter().map(|bytes| bytes.len()));
+        let tracker = ReleaseTracker::zero_copy(frames.len(), wire.bytes(mechanism), freed.clone(), buffers, queue);
+        let mut uncopied = SmallVec::with_capacity(frames.len());
+        for bytes in frames {
+            // SAFETY: the same contract; the tracker releases the buffers only after libzmq has freed every frame.
+            uncopied.push(unsafe { Frame::zero_copy(*bytes, tracker.clone()) }.map_err(|_| no_memory(bytes.len()))?);
+        }
+        Ok(Message { wire, frames: uncopied, tracker: Some(tracker) })
+    }
+
+    /// The bytes that it takes on the wire.
+    pub(crate) fn wire_bytes(&self, mechanism: Mechanism) -> u64 {
+        self.wire.bytes(mechanism)
+    }
+
+    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message must not
+    /// be sent.
+    pub(crate) fn track(&mut self, bytes: u64, freed: &Arc<AtomicU64>) -> io::Result<()> {
+        let tracker = ReleaseTracker::copied(bytes, freed.clone());
+        // libzmq frees frames in order: the last one stands for all.
+        if let Some(last) = self.frames.pop() {
+            self.frames.push(last.with_free_callback(tracker.clone())?);
+        }
+        self.tracker = Some(tracker);
+        Ok(())
+    }
+
+    /// The message was accepted as this sequence. Returns the bytes that its tracker covers, if it has one.
+    pub(crate) fn accepted(&mut self, sequence: u64) -> Option<u64> {
+        let tracker = self.tracker.take()?;
+        let bytes = tracker.bytes();
+        tracker.accepted(sequence);
+        Some(bytes)
+    }
+
+    /// Its tracker, if it has one.
+    pub(crate) fn tracker(&self) -> Option<&Arc<ReleaseTracker>> {
+        self.tracker.as_ref()
+    }
+
+    pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {
+        &mut self.frames
+    }
+}
+
+/// What the messages of one call have copied so far. Frames of the same place and size are the same.
+#[derive(Default)]
+pub struct Copies(HashMap<(usize, usize), Frame>);
+
+impl Copies {
+    /// Less is copied as quickly as shared.
+    const WORTH_SHARING: usize = 64;
+
+    fn frame(&mut self, bytes: &[u8]) -> io::Result<Frame> {
+        if bytes.len() < Copies::WORTH_SHARING {
+            return Frame::copy_of(bytes);
+        }
+        match self.0.entry((bytes.as_ptr().addr(), bytes.len())) {
+            Entry::Occupied(mut copy) => copy.get_mut().share(),
+            Entry::Vacant(place) => place.insert(Frame::copy_of(bytes)?).share(),
+        }
+    }
+}

@@ -1,0 +1,105 @@
+//! A libzmq socket: the safe binding's, and the calls that it cannot make.
+
+use std::ffi::{CStr, c_int, c_void};
+use std::io;
+use std::os::fd::RawFd;
+use std::ptr::NonNull;
+
+use super::{Frame, check, io_error};
+
+/// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
+const ZMQ_OUT_BATCH_SIZE: u32 = 102;
+
+/// One libzmq socket; closed when dropped, lingering as its option says.
+///
+/// It may move between threads, but two threads must never use one at the same time: it is not `Sync`.
+pub(crate) struct Socket {
+    /// Owns the socket, and refers to no context: dropping it terminates nothing.
+    zmq: zmq::Socket,
+    /// The same socket; `zmq` gives its pointer only to whoever may change it.
+    raw: NonNull<c_void>,
+}
+
+// SAFETY: libzmq allows a socket to move between threads with a full memory barrier, which whatever moves it
+// (a lock, a channel) gives.
+unsafe impl Send for Socket {}
+
+impl Socket {
+    /// Takes over a socket.
+    ///
+    /// # Safety
+    /// It is a live socket that nothing else refers to.
+    pub(super) unsafe fn new(raw: NonNull<c_void>) -> Socket {
+        // SAFETY: the caller's promise. `from_raw` asks for a pointer of `into_raw`, which is what zmq_socket returned.
+        Socket { zmq: unsafe { zmq::Socket::from_raw(raw.as_ptr()) }, raw }
+    }
+
+    /// The safe binding's view, for its options.
+    pub(crate) fn zmq(&self) -> &zmq::Socket {
+        &self.zmq
+    }
+
+    fn set_raw(&self, option: u32, value: &[u8]) -> io::Result<()> {
+        // SAFETY: value and length describe the same live memory; `self` is a live socket.
+        check(unsafe {
+            zmq_sys::zmq_setsockopt(self.raw.as_ptr(), option as c_int, value.as_ptr().cast(), value.len())
+        })
+    }
+
+    /// Sets for how long data may stay unacknowledged by the peer's kernel, in milliseconds.
+    pub(crate) fn set_tcp_maxrt(&self, ms: i32) -> io::Result<()> {
+        self.set_raw(zmq_sys::ZMQ_TCP_MAXRT, &ms.to_ne_bytes())
+    }
+
+    /// Sets the network interface that it dials through.
+    pub(crate) fn set_bind_to_device(&self, interface: &str) -> io::Result<()> {
+        self.set_raw(zmq_sys::ZMQ_BINDTODEVICE, interface.as_bytes())
+    }
+
+    /// Sets how many bytes it gathers for one write.
+    pub(crate) fn set_out_batch(&self, bytes: i32) -> io::Result<()> {
+        self.set_raw(ZMQ_OUT_BATCH_SIZE, &bytes.to_ne_bytes())
+    }
+
+    /// The descriptor that turns readable when a command waits for the socket (edge-like: read the events then).
+    pub(crate) fn fd(&self) -> io::Result<RawFd> {
+        self.zmq.get_fd().map_err(io_error)
+    }
+
+    /// Processes waiting commands and tells whether a message would be accepted now.
+    pub(crate) fn writable(&self) -> bool {
+        self.zmq.get_events().is_ok_and(|events| events.contains(zmq::POLLOUT))
+    }
+
+    /// Starts to connect; the outcome comes through the monitor.
+    pub(crate) fn connect(&self, address: &CStr) -> io::Result<()> {
+        // SAFETY: both live for the call.
+        check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) })
+    }
+
+    /// Reports its events (a mask) to whoever connects a PAIR to that inproc address.
+    pub(crate) fn monitor(&self, address: &CStr, events: u32) -> io::Result<()> {
+        // SAFETY: both live for the call.
+        check(unsafe { zmq_sys::zmq_socket_monitor(self.raw.as_ptr(), address.as_ptr(), events as c_int) })
+    }
+
+    /// One attempt to hand over a frame, without waiting. After an error the frame is as it was.
+    pub(crate) fn send(&self, frame: &mut Frame, more: bool) -> io::Result<()> {
+        let flags = zmq_sys::ZMQ_DONTWAIT | if more { zmq_sys::ZMQ_SNDMORE } else { 0 };
+        // SAFETY: both live for the call. On success libzmq takes the content and leaves an empty message.
+        check(unsafe { zmq_sys::zmq_msg_send(frame.raw(), self.raw.as_ptr(), flags as c_int) })
+    }
+
+    /// One frame, without waiting; `None` when there is none.
+    pub(crate) fn receive(&self) -> io::Result<Option<zmq::Message>> {
+        let mut frame = zmq::Message::new();
+        loop {
+            match self.zmq.recv(&mut frame, zmq::DONTWAIT) {
+                Ok(()) => return Ok(Some(frame)),
+                Err(zmq::Error::EINTR) => {}
+                Err(zmq::Error::EAGAIN) => return Ok(None),
+                Err(e) => return Err(io_error(e)),
+            }
+        }
+    }
+}

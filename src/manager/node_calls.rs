@@ -1,0 +1,202 @@
+//! Nodes of a manager: their endpoints, requests, health and failure.
+
+use std::sync::Arc;
+use std::time::Instant;
+
+use super::{Manager, Sets};
+use crate::connection::gate::Wakeups;
+use crate::connection::{End, Transition};
+use crate::error::Error;
+use crate::error::{Result, Status};
+use crate::events::{Event, EventKind};
+use crate::ids::NodeId;
+use crate::manager::cache::Fence;
+use crate::manager::nodes::{Failure, NodeInfo, check_name};
+use crate::net::endpoint::Endpoint;
+use crate::options::{Key, Options, Reach};
+
+/// What stands for the reason when the caller gives none.
+const NO_REASON: &str = "no reason given";
+
+impl Manager {
+    /// The current life of a node, or a new, empty one; whether it is new.
+    pub fn node_open(&self, name: &str) -> Result<(NodeId, bool)> {
+        let mut sets = self.open_sets()?;
+        let limit = sets.values.count(Key::MaxNodes);
+        sets.nodes.open(name, limit)
+    }
+
+    /// The current life of a node. NOT_FOUND; INVALID for what cannot be a name.
+    pub fn node_find(&self, name: &str) -> Result<NodeId> {
+        check_name(name)?;
+        self.sets()
+            .nodes
+            .find(name)
+            .ok_or_else(|| Error::new(Status::NotFound, format!("no live node is named {name:?}")))
+    }
+
+    /// What there is to know of a life, also of one that is over. STALE.
+    pub fn node_info(&self, node: NodeId) -> Result<NodeInfo> {
+        self.sets().nodes.info(node)
+    }
+
+    /// Whether this life, live or over and remembered, is one of this manager's.
+    pub(crate) fn knows_node(&self, node: NodeId) -> bool {
+        self.sets().nodes.info(node).is_ok()
+    }
+
+    /// Registers endpoints with a live node, all or none; dials nothing. Lifts their fences; those new to this life
+    /// begin their backoff anew.
+    pub fn node_add_endpoints(&self, node: NodeId, endpoints: &[&str], options: Option<&Options>) -> Result<()> {
+        let endpoints = self.endpoints(endpoints)?;
+        if let Some(options) = options {
+            options.only(&[Reach::Connection], "kvconn_node_add_endpoints")?;
+        }
+        let mut sets = self.open_sets()?;
+        let sets = &mut *sets;
+        sets.nodes.check_live(node)?;
+        if let Some(options) = options {
+            for endpoint in &endpoints {
+                sets.cache.check_options(endpoint, options, &sets.values)?;
+            }
+        }
+        let mut more: Vec<_> = endpoints.iter().filter(|endpoint| !sets.cache.is_in_use(endpoint)).collect();
+        more.sort_unstable();
+        more.dedup();
+        let more = more.len();
+        self.make_room(sets, more, &endpoints)?;
+        sets.nodes.add_endpoints(node, &endpoints)?;
+        for endpoint in &endpoints {
+            if sets.cache.current(endpoint).is_some_and(|conn| conn.is_ready()) {
+                sets.nodes.endpoint_ready(endpoint);
+            }
+        }
+        let options = options.map(|options| Arc::new(options.clone()));
+        for endpoint in &endpoints {
+            sets.cache.registered(endpoint, node, options.as_ref());
+        }
+        Ok(())
+    }
+
+    /// Takes endpoints from a live node. Those that no live node owns any more are disconnected and fenced; those
+    /// it never owned are left alone.
+    pub fn node_remove_endpoints(&self, node: NodeId, endpoints: &[&str]) -> Result<()> {
+        let endpoints = self.endpoints(endpoints)?;
+        let mut woken = Vec::new();
+        let mut sets = self.open_sets()?;
+        let released = sets.nodes.remove_endpoints(node, &endpoints)?;
+        let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
+        let end = End::new(Transition::Disconnect, "disconnected by kvconn_node_remove_endpoints");
+        self.end_together(&mut sets, &conns, end, &mut woken);
+        for endpoint in &released {
+            sets.cache.disowned(endpoint);
+        }
+        self.fence(&mut sets, &released, "kvconn_node_remove_endpoints");
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::wake);
+        Ok(())
+    }
+
+    fn endpoints(&self, texts: &[&str]) -> Result<Vec<Endpoint>> {
+        texts.iter().map(|text| self.endpoint(text)).collect()
+    }
+
+    /// Puts a request in flight on a live node; doing so twice is the same as once.
+    pub fn node_track_request(&self, node: NodeId, request: u64) -> Result<()> {
+        let mut sets = self.open_sets()?;
+        let limit = sets.values.count(Key::MaxRequests);
+        sets.nodes.track_request(node, request, limit)
+    }
+
+    /// Takes a request from a live node; whether it was there.
+    pub fn node_untrack_request(&self, node: NodeId, request: u64) -> Result<bool> {
+        self.open_sets()?.nodes.untrack_request(node, request)
+    }
+
+    /// One result of a health probe. `max_failures` unhealthy ones in a row fail the node.
+    pub fn node_report_health(&self, node: NodeId, healthy: bool, reason: Option<&str>) -> Result<Option<Failure>> {
+        let mut sets = self.open_sets()?;
+        let limit = sets.values.count(Key::MaxFailures);
+        let reason = reason.unwrap_or(NO_REASON);
+        if !sets.nodes.report_health(node, healthy, reason, limit)? {
+            return Ok(None);
+        }
+        let reason = format!("{limit} unhealthy reports in a row: {reason}");
+        let mut woken = Vec::new();
+        let failure = self.fail_node(&mut sets, node, &reason, &mut woken)?;
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::wake);
+        Ok(Some(failure))
+    }
+
+    /// Ends a life of a node: its endpoints and requests are taken away in one step.
+    pub fn handle_failure(&self, node: NodeId, reason: Option<&str>) -> Result<Failure> {
+        let mut woken = Vec::new();
+        let mut sets = self.open_sets()?;
+        let failure = self.fail_node(&mut sets, node, reason.unwrap_or(NO_REASON), &mut woken)?;
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::wake);
+        Ok(failure)
+    }
+
+    /// A report that its caller had no place for: `take_failure` gives it out.
+    pub fn leave_failure(&self, failure: Failure) {
+        self.sets().nodes.leave_failure(failure);
+    }
+
+    /// The oldest report that nobody took.
+    pub fn take_failure(&self) -> Option<Failure> {
+        self.sets().nodes.take_failure()
+    }
+
+    /// The step itself, under the global lock.
+    pub(super) fn fail_node(
+        &self,
+        sets: &mut Sets,
+        node: NodeId,
+        reason: &str,
+        woken: &mut Vec<Wakeups>,
+    ) -> Result<Failure> {
+        let mut failure = sets.nodes.fail(node, reason)?;
+        sets.past.nodes_failed += 1;
+        sets.past.requests_failed += failure.requests.len() as u64;
+        let text = format!(
+            "node {:?} (life {node}) failed: {}; open it again and register its endpoints in the new life",
+            failure.name, failure.reason
+        );
+        let released: Vec<_> =
+            failure.endpoints.iter().filter(|failed| !failed.spared).map(|failed| failed.endpoint.clone()).collect();
+        let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
+        let ended = self.end_together(sets, &conns, End::new(Transition::NodeFailure, text.clone()), woken);
+        let reason: Arc<str> = failure.reason.as_str().into();
+        for endpoint in &released {
+            sets.cache.disowned(endpoint);
+            let (name, reason) = (failure.name.clone(), reason.clone());
+            sets.cache.fence(endpoint, Fence::NodeFailed { node, name, reason, at: Instant::now() });
+        }
+        sets.cache.trim(&sets.values);
+        self.fenced.notify_all();
+        let deliveries: std::collections::HashMap<_, _> =
+            ended.iter().map(|(conn, finished)| (conn.endpoint(), (conn.id(), finished.delivery))).collect();
+        for failed in &mut failure.endpoints {
+            if let Some((conn, delivery)) = deliveries.get(&failed.endpoint) {
+                failed.conn = *conn;
+                failed.accepted = delivery.accepted;
+                failed.acknowledged = delivery.acknowledged;
+            } else if let (true, Some(conn)) = (failed.spared, sets.cache.current(&failed.endpoint)) {
+                failed.conn = conn.id();
+                let info = conn.info();
+                failed.accepted = info.accepted;
+                failed.acknowledged = info.acknowledged;
+            }
+        }
+        self.events.push(Event {
+            status: Status::NodeFailed,
+            node,
+            node_name: Some(failure.name.clone()),
+            count: failure.requests.len() as u64,
+            ..Event::new(EventKind::NodeFailed, text)
+        });
+        Ok(failure)
+    }
+}

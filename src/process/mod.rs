@@ -1,0 +1,204 @@
+//! What the process has one of: the runtime, and the table of managers.
+//!
+//! Made at first use and never unmade. A forked child gets a fresh one; it neither uses nor frees its parent's.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::time::{Duration, Instant};
+
+use crate::connection::Connection;
+use crate::connection::batch;
+use crate::connection::message::{Copies, Message};
+use crate::error::{Error, Result, Status};
+use crate::ids::{ConnId, ManagerId, NodeId};
+use crate::log;
+use crate::manager::Manager;
+use crate::options::{Options, Reach, Values};
+use crate::runtime::Runtime;
+use crate::sys::fork;
+use crate::sys::lock::RwLock;
+use crate::timeout::Timeout;
+
+const SHUT: &str = "kvconn_shutdown was called in this process";
+
+static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
+
+/// The process-wide part of kvconn.
+pub struct Process {
+    pid: u32,
+    runtime: Arc<Runtime>,
+    /// Defaults, with the environment's.
+    values: Values,
+    managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
+    shut: AtomicBool,
+}
+
+impl Process {
+    /// This process's. INVALID when an environment variable cannot be used, SHUTDOWN after `kvconn_shutdown`.
+    pub fn current() -> Result<&'static Process> {
+        let process = Process::in_any_state()?;
+        if process.is_shut() {
+            return Err(Error::new(Status::Shutdown, SHUT));
+        }
+        Ok(process)
+    }
+
+    /// The same also after `kvconn_shutdown`.
+    pub(crate) fn in_any_state() -> Result<&'static Process> {
+        // The mark first: it is set after CURRENT, so whoever sees it sees the process it was set for.
+        if !fork::is_marked() {
+            Process::begin()?;
+        }
+        // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
+        Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
+    }
+
+    /// Whether `kvconn_shutdown` was called.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.shut.load(Ordering::Acquire)
+    }
+
+    fn begin() -> Result<()> {
+        let old = CURRENT.load(Ordering::Acquire);
+        // SAFETY: null, or a leaked box that is never freed.
+        let begun = unsafe { old.as_ref() }.is_some_and(|process| process.pid == std::process::id());
+        if !begun {
+            if old.is_null() {
+                log::from_environment()?;
+            } else {
+                // Forked: the parent's threads are not here.
+                log::reset_after_fork();
+            }
+            let fresh = Box::into_raw(Box::new(Process::new()?));
+            if CURRENT.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
+                // SAFETY: another thread was first; nobody has seen ours.
+                drop(unsafe { Box::from_raw(fresh) });
+            }
+        }
+        fork::mark();
+        Ok(())
+    }
+
+    fn new() -> Result<Process> {
+        let values = Values::from_environment(|name| std::env::var(name).ok())?;
+        let runtime = Runtime::new(&values);
+        let default = Manager::new(ManagerId::NONE, values.clone(), runtime.clone());
+        Ok(Process {
+            pid: std::process::id(),
+            runtime,
+            values,
+            managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
+            shut: AtomicBool::new(false),
+        })
+    }
+
+    /// What all managers share.
+    pub(crate) fn runtime(&self) -> &Runtime {
+        &self.runtime
+    }
+
+    /// A manager by its id. STALE.
+    pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
+        self.managers.read().get(&id).cloned().ok_or_else(|| {
+            Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
+        })
+    }
+
+    /// All managers, the default one first.
+    pub(crate) fn managers(&self) -> Vec<Arc<Manager>> {
+        let mut all: Vec<_> = self.managers.read().values().cloned().collect();
+        all.sort_by_key(|manager| manager.id());
+        all
+    }
+
+    /// The same, or nothing when somebody holds the table.
+    pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
+        Some(self.managers.try_read()?.values().cloned().collect())
+    }
+
+    /// A connection by its id, live or ended and remembered. STALE.
+    pub fn connection(&self, id: ConnId) -> Result<Arc<Connection>> {
+        self.runtime.registry().find(id).ok_or_else(|| {
+            let text = if id == ConnId::NONE {
+                "connection 0 is none".to_owned()
+            } else {
+                format!("connection {id} is not known (any more), or belongs to another process")
+            };
+            Error::new(Status::Stale, text).about(id)
+        })
+    }
+
+    /// Sends each message on its connection, as [`batch::send_batch`] says.
+    pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
+    where
+        M: FnOnce(&mut Copies) -> Result<Message>,
+    {
+        batch::send_batch(|id| self.connection(id), items, timeout)
+    }
+
+    /// The manager that knows this life of a node. STALE.
+    pub fn node(&self, id: NodeId) -> Result<Arc<Manager>> {
+        self.managers().into_iter().find(|manager| manager.knows_node(id)).ok_or_else(|| {
+            let text = if id == NodeId::NONE {
+                "node 0 is none".to_owned()
+            } else {
+                format!("node {id} is not known (any more), or belongs to another process")
+            };
+            Error::new(Status::Stale, text)
+        })
+    }
+
+    /// A new manager, with the environment's defaults and these options.
+    pub fn create_manager(&self, options: Option<&Options>) -> Result<ManagerId> {
+        /// Each has an event queue and a default number of everything: a bound for loops that forget to destroy.
+        const MAX_MANAGERS: usize = 1024;
+        let mut values = self.values.clone();
+        if let Some(options) = options {
+            options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
+            values = values.with(options)?;
+        }
+        let mut managers = self.managers.write();
+        // Under the lock: `shutdown` sets the mark before it looks whom to close.
+        if self.is_shut() {
+            return Err(Error::new(Status::Shutdown, SHUT));
+        }
+        if managers.len() > MAX_MANAGERS {
+            return Err(Error::limit(format!("{MAX_MANAGERS} managers exist, the most there may be")));
+        }
+        let id = ManagerId::fresh();
+        managers.insert(id, Manager::new(id, values, self.runtime.clone()));
+        Ok(id)
+    }
+
+    /// Ends a manager: its connections as DISCONNECTED, its ids become STALE. Waits until libzmq has given the
+    /// sockets up; TIMEOUT when that takes longer, which harms nothing.
+    pub fn destroy_manager(&self, id: ManagerId, timeout: Timeout) -> Result<()> {
+        if id == ManagerId::NONE {
+            return Err(Error::invalid("the default manager 0 cannot be destroyed"));
+        }
+        let manager = self.manager(id)?;
+        // Of two that destroy it, one does.
+        if self.managers.write().remove(&id).is_none() {
+            return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
+        }
+        let deadline = Instant::now() + timeout.or(manager.send_timeout());
+        manager.destroy(deadline)
+    }
+
+    /// Ends everything in this process, for good: connections are flushed as by `kvconn_disconnect_all`, and every
+    /// later call gets SHUTDOWN. The threads stay, idle, until the process exits.
+    pub fn shutdown(&self, flush: Timeout) -> Result<()> {
+        self.shut.store(true, Ordering::Release);
+        let managers = self.managers();
+        let flush = flush.or(managers.first().map_or(Duration::ZERO, |default| default.send_timeout()));
+        let deadline = Instant::now() + flush;
+        let drained: Vec<_> = managers.iter().map(|manager| manager.begin_shutdown()).collect();
+        let mut result = Ok(());
+        for (manager, conns) in managers.iter().zip(&drained) {
+            result = result.and(manager.finish_shutdown(conns, deadline));
+        }
+        // Who does not want to wait has not asked for anything to arrive.
+        if flush.is_zero() { Ok(()) } else { result }
+    }
+}

@@ -1,0 +1,10 @@
+//! The operating system, without a word of kvconn's own: clocks, locks, threads, descriptors.
+
+pub(crate) mod clock;
+pub(crate) mod descriptor;
+pub(crate) mod epoll;
+pub(crate) mod fork;
+pub(crate) mod lock;
+pub(crate) mod sync;
+pub(crate) mod thread;
+pub(crate) mod wake;

@@ -1,0 +1,7 @@
+//! Longer runs: peers that are slow, stopped, silent or gone, and many threads at once for a while.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod liveness;
+mod stress;

@@ -1,0 +1,8 @@
+//! What a network, a kernel or a limit does to connections, and what kvconn makes of it.
+
+#[path = "../common/mod.rs"]
+mod common;
+
+mod dials;
+mod names;
+mod refusing_kernel;
