@@ -110,7 +110,7 @@ pub const STATUSES: &[StatusRow] = &[
         "The deadline came first; a send has not been accepted, a dial goes on.",
         "Try again, or treat the peer as slow."),
     row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true,
-        "The queue to the peer is full and has made no progress for at least this call's own timeout; returned without waiting any longer.",
+        "The queue to the peer is full and has made no progress for at least this call's own timeout, or the dial has had no answer for so long; returned without waiting any longer.",
         "Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves again."),
     row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
         "Less than one backoff step ago the last dial failed, was given up, or its connection was lost within a step; this call did not dial.",
@@ -177,7 +177,7 @@ impl Status {
 pub struct Error {
     /// Which row of the table.
     pub status: Status,
-    /// The operating system's errno behind it, 0 when there is none.
+    /// The operating system's errno behind it, 0 when there is none. Errors of the network always have one.
     pub os_errno: i32,
     /// How long until the same call can help, when that is known.
     pub retry_after: Option<Duration>,
@@ -193,11 +193,17 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with its text.
+    /// An error with its text. An error of the network has an errno from the start, for the case that nothing names a better one.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
         Error {
             status,
-            os_errno: 0,
+            os_errno: match status {
+                Status::Timeout => libc::ETIMEDOUT,
+                Status::Stalled | Status::Backoff => libc::EAGAIN,
+                Status::ConnectFailed => libc::ECONNABORTED,
+                Status::PeerLost => libc::ECONNRESET,
+                _ => 0,
+            },
             retry_after: None,
             conn: ConnId::NONE,
             endpoint: String::new(),
@@ -227,9 +233,11 @@ impl Error {
         self
     }
 
-    /// The same error, with the operating system's errno.
+    /// The same error, with the operating system's errno; 0 changes nothing.
     pub fn errno(mut self, os_errno: i32) -> Error {
-        self.os_errno = os_errno;
+        if os_errno != 0 {
+            self.os_errno = os_errno;
+        }
         self
     }
 

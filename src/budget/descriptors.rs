@@ -1,10 +1,10 @@
 //! How many descriptors kvconn may hold. Checked before anything is made, so that no step in the middle fails.
 
-use std::os::fd::{FromRawFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
+use crate::sys::descriptor;
 
 /// The process's budget. A closing connection counts until libzmq has given its descriptors back.
 pub(crate) struct DescriptorBudget {
@@ -70,19 +70,17 @@ impl DescriptorBudget {
 pub(crate) fn check_free(count: usize) -> Result<()> {
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {
-        // SAFETY: takes no pointers; a descriptor it returns is ours.
-        let fd = unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) };
-        if fd == -1 {
-            let e = std::io::Error::last_os_error();
+        // SAFETY: takes no pointers.
+        let made = descriptor::own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) });
+        // Closed with the list.
+        held.push(made.map_err(|e| {
             let (soft, _) = nofile();
-            return Err(Error::limit(format!(
+            Error::limit(format!(
                 "{count} free descriptors are needed, {} are left of RLIMIT_NOFILE {soft}; raise it (ulimit -n) or close some ({e})",
                 held.len()
             ))
-            .errno(e.raw_os_error().unwrap_or(0)));
-        }
-        // SAFETY: just made, owned by nobody else; closed with the list.
-        held.push(unsafe { OwnedFd::from_raw_fd(fd) });
+            .errno(e.raw_os_error().unwrap_or(0))
+        })?);
     }
     Ok(())
 }

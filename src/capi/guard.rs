@@ -6,6 +6,7 @@
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
 use std::marker::PhantomData;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -358,6 +359,7 @@ thread_local! {
 /// Runs `body`; a panic becomes an error, and prints nothing.
 pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
     quieten_panics();
+    let _cancellable_at_return = NoCancellation::new();
     let outer = INSIDE.replace(true);
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
@@ -367,6 +369,36 @@ pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
         let text = noted.unwrap_or_else(|| said(payload.as_ref()));
         Err(Error::new(Status::Internal, format!("kvconn panicked: {text}")))
     })
+}
+
+/// Holds off the cancellation of the calling thread while it lives. `pthread_cancel` unwinds the thread's stack wherever it
+/// waits, and Rust ends the process for an unwinding that is not its own. A cancellation stays pending: the thread's next
+/// cancellation point after the call acts on it.
+struct NoCancellation {
+    before: c_int,
+}
+
+unsafe extern "C" {
+    // Not in the crate `libc` for Linux.
+    fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
+}
+
+impl NoCancellation {
+    fn new() -> NoCancellation {
+        /// The same number in glibc and musl.
+        const PTHREAD_CANCEL_DISABLE: c_int = 1;
+        let mut before = 0;
+        // SAFETY: changes the calling thread alone, and writes to a live int.
+        unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
+        NoCancellation { before }
+    }
+}
+
+impl Drop for NoCancellation {
+    fn drop(&mut self) {
+        // SAFETY: as above, with the state that the thread had. The pointer may be null on Linux.
+        unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
+    }
 }
 
 /// Keeps the panics that [`catch`] catches off stderr, and notes where they arise. Others go on to the hook that was there.

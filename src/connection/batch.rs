@@ -113,7 +113,7 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
     let pending = lanes.iter().zip(items).map(|(lane, items)| {
         let timeout = timeout.or(lane.conn.owner.send_timeout());
         let patience = move |inner: &mut ConnectionInner| {
-            let patience = inner.patience(timeout, begun + timeout);
+            let patience = inner.patience(timeout, begun);
             lane.waited.set(lane.waited.get() || matches!(patience, Patience::Until(_)));
             patience
         };

@@ -30,6 +30,8 @@ use crate::sys::wake::EventFd;
 pub(crate) struct ConnectionInner {
     conn: ConnId,
     endpoint: Endpoint,
+    /// When its dial began.
+    dialled: Instant,
     pub(super) state: State,
     pub(super) ready_at: Option<Instant>,
     pub(super) end: Option<End>,
@@ -94,6 +96,7 @@ impl End {
 pub(crate) struct Finished {
     pub(crate) ending: EndReason,
     pub(crate) delivery: Delivery,
+    pub(crate) os_errno: i32,
     /// How long it was READY, when it was.
     pub(crate) ready_for: Option<Duration>,
 }
@@ -113,6 +116,7 @@ impl ConnectionInner {
         ConnectionInner {
             conn,
             endpoint,
+            dialled: Instant::now(),
             state: State::Connecting,
             ready_at: None,
             end: None,
@@ -154,24 +158,34 @@ impl ConnectionInner {
     }
 
     /// Marks the end; `None` when it had ended before.
-    pub(super) fn finish(&mut self, end: End) -> Option<Finished> {
+    pub(super) fn finish(&mut self, mut end: End) -> Option<Finished> {
         let State::Ended(ending) = self.state.after(end.transition) else { return None };
         if matches!(self.state, State::Ended(_)) || ending == EndReason::Evicted && self.idle().is_none() {
             return None;
         }
-        self.delivery = self.last_look(ending);
+        let pending = self.last_look(ending);
+        if end.os_errno == 0 && ending == EndReason::PeerLost {
+            end.os_errno = match (pending, self.delivery.ended_by) {
+                (0, EndedBy::Fin) => libc::EPIPE,
+                (0, EndedBy::Timeout) => libc::ETIMEDOUT,
+                (0, _) => libc::ECONNRESET,
+                (os_errno, _) => os_errno,
+            };
+        }
         self.state = State::Ended(ending);
         self.account.close();
         self.in_flight.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
         self.raise(event.count(self.delivery.accepted));
         let ready_for = self.ready_at.map(|at| end.at.saturating_duration_since(at));
+        let os_errno = end.os_errno;
         self.end = Some(end);
-        Some(Finished { ending, delivery: self.delivery, ready_for })
+        Some(Finished { ending, delivery: self.delivery, os_errno, ready_for })
     }
 
-    /// The counts at the end.
-    fn last_look(&mut self, ending: EndReason) -> Delivery {
+    /// Takes the counts at the end. Returns the socket's pending error, 0 if there is none or libzmq has taken it.
+    fn last_look(&mut self, ending: EndReason) -> i32 {
+        let mut pending = 0;
         let (in_flight, unanswered) = (self.looked_after, self.progress.elapsed());
         let look = self.account.look();
         if look.moved {
@@ -181,12 +195,15 @@ impl ConnectionInner {
             (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
-                info.ended_by(tcp_info::take_error(tcp), out_of_time)
+                pending = tcp_info::take_error(tcp);
+                info.ended_by(pending, out_of_time)
             }
             (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,
             _ => EndedBy::Local,
         };
-        Delivery { accepted: self.account.accepted(), acknowledged: self.account.acknowledged(), ended_by }
+        let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
+        self.delivery = Delivery { accepted, acknowledged, ended_by };
+        pending
     }
 
     /// Looks how far it has come. What has ended does not move any more.
@@ -366,13 +383,19 @@ impl ConnectionInner {
         self.events.push(event.conn(self.conn, &self.endpoint).delivery(self.known_delivery()));
     }
 
-    /// How long a sender that did not get through goes on. Its patience is counted from the connection's last
-    /// progress, and it is its own: a short deadline beside it changes nothing.
-    pub(super) fn patience(&mut self, timeout: Duration, deadline: Instant) -> Patience<Error> {
-        let now = Instant::now();
+    /// How long a sender that began then and did not get through goes on. Its patience is counted from the connection's
+    /// last progress, and it is its own: a short deadline beside it changes nothing.
+    pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
+        let (now, deadline) = (Instant::now(), begun + timeout);
         let (conn, endpoint) = (self.conn, self.endpoint.clone());
         let over = |status, text: String| Patience::Over(Error::new(status, text).about(conn).at(endpoint));
         if self.state == State::Connecting {
+            // A dial without an answer is no progress.
+            let connecting = begun.saturating_duration_since(self.dialled);
+            if connecting >= timeout && !timeout.is_zero() {
+                let text = format!("connecting for {} ms without an answer; not accepted", connecting.as_millis());
+                return over(Status::Stalled, text);
+            }
             if now < deadline {
                 return Patience::Until(deadline);
             }
@@ -422,6 +445,14 @@ impl Channel for ConnectionInner {
                 self.account.give_back();
                 self.look_after(self.look_every());
                 Tried::Full
+            }
+            Sent::NoMemory => {
+                self.account.give_back();
+                Tried::Refused(self.error(
+                    Status::Limit,
+                    libc::ENOMEM,
+                    "no memory to queue one more message; not accepted",
+                ))
             }
             Sent::Broken => {
                 // From here on the state refuses what libzmq would swallow; the sender reports the end.

@@ -27,6 +27,7 @@ use crate::options::Values;
 use crate::timeout::Timeout;
 
 use acknowledgement::buffers::{self, ZeroCopyBuffers};
+use dial::AddressHistory;
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::{ConnectionInner, DEAD_PIPE};
 pub(crate) use inner::{End, Finished};
@@ -41,6 +42,8 @@ pub struct Connection {
     owner: Arc<dyn Owner>,
     values: Arc<Values>,
     dialled: Instant,
+    /// What its endpoint's dials have taught about the addresses of its name.
+    addresses: Arc<AddressHistory>,
     /// A hint that spares copying a message for a connection that has ended; the truth is behind the gate.
     over: AtomicBool,
     /// Lines that libzmq has not given up yet.
@@ -109,6 +112,7 @@ impl Connection {
         (owner, events): (Arc<dyn Owner>, Arc<Events>),
         values: Arc<Values>,
         attempt: (AttemptId, PushSocket),
+        addresses: Arc<AddressHistory>,
         (watcher, reservation): (Arc<dyn SocketWatcher>, Reservation),
     ) -> Arc<Connection> {
         let id = ConnId::fresh();
@@ -119,6 +123,7 @@ impl Connection {
             owner,
             values,
             dialled: Instant::now(),
+            addresses,
             over: AtomicBool::new(false),
             attempts: AtomicUsize::new(1),
             gone: OnceLock::new(),
@@ -142,6 +147,11 @@ impl Connection {
 
     pub(crate) fn values(&self) -> &Arc<Values> {
         &self.values
+    }
+
+    /// What its endpoint's dials have taught about the addresses of its name.
+    pub(crate) fn addresses(&self) -> &Arc<AddressHistory> {
+        &self.addresses
     }
 
     /// When its dial began.
@@ -224,7 +234,7 @@ impl Connection {
             self.gate.pass(message, |inner| {
                 // Only who must wait asks for the time.
                 let begun = *begun.get_or_insert_with(Instant::now);
-                let patience = inner.patience(timeout, begun + timeout);
+                let patience = inner.patience(timeout, begun);
                 waits |= matches!(patience, Patience::Until(_));
                 patience
             })

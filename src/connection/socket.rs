@@ -1,6 +1,7 @@
 //! What one attempt to reach one address is made of: a PUSH socket, and the monitor that tells what happens to it.
 
 use std::ffi::{CStr, CString};
+use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::net::{SocketAddr, TcpStream};
@@ -37,7 +38,23 @@ const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECTED
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH
-    | zmq_sys::ZMQ_EVENT_MONITOR_STOPPED;
+    | zmq_sys::ZMQ_EVENT_MONITOR_STOPPED
+    | OPTION_REFUSED;
+
+/// `ZMQ_EVENT_OPTION_REFUSED`, which the bundled libzmq has by a correction of ours and zmq-sys does not know.
+const OPTION_REFUSED: u32 = 0x8000;
+
+/// Some of the options that libzmq sets on a connected TCP socket: bits `ZMQ_OPTION_REFUSED_…`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct TcpOptions(i32);
+
+impl fmt::Display for TcpOptions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let names = [(1, "TCP_NODELAY"), (2, "TCP keepalive"), (4, "TCP_USER_TIMEOUT")];
+        let set: Vec<_> = names.iter().filter(|(bit, _)| self.0 & bit != 0).map(|(_, name)| *name).collect();
+        f.write_str(&set.join(", "))
+    }
+}
 
 /// The sending half of a line, guarded by its connection's lock.
 pub(crate) struct PushSocket {
@@ -66,10 +83,12 @@ pub(crate) enum MonitorEvent {
     WrongPeer(u32),
     /// The handshake failed: the other side does not let us in; ZAP's status code.
     NotAuthorised(i32),
-    /// The attempt to connect failed.
-    Closed,
-    /// The connection ended.
-    Disconnected,
+    /// The attempt to connect failed, with this errno.
+    Closed(i32),
+    /// The connection ended, with this errno; EPIPE: the peer closed it.
+    Disconnected(i32),
+    /// The kernel refuses options of the connected TCP socket, with this errno; the connection goes on without them.
+    OptionRefused { options: TcpOptions, os_errno: i32 },
     /// libzmq has given up the socket and its descriptors.
     Reaped,
 }
@@ -80,6 +99,8 @@ pub(crate) enum Sent {
     Accepted,
     /// No room for the first frame; nothing was taken.
     Full,
+    /// No memory to queue the first frame; nothing was taken.
+    NoMemory,
     /// The pipe died in the middle; the socket must not be used again.
     Broken,
 }
@@ -102,10 +123,10 @@ pub(crate) fn open_attempt(
         // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
         reader.zmq().set_rcvhwm(0).map_err(io_error)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
-        // The reader is there before the monitor: were it to fail, no monitor would wait for it.
-        reader.connect(&address)?;
         let reader_fd = reader.fd()?;
+        // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
         socket.monitor(&address, EVENTS)?;
+        reader.connect(&address)?;
         // libzmq signals only a reader that has once found nothing.
         while reader.receive()?.is_some() {}
         Ok((PushSocket { socket, fd }, Monitor { reader, fd: reader_fd, _lease: lease }))
@@ -208,6 +229,7 @@ impl PushSocket {
                             return Sent::Full;
                         }
                     }
+                    Some(libc::ENOMEM) if place == 0 => return Sent::NoMemory,
                     // In the middle of a message there is always room, unless the pipe is dead. libzmq would now
                     // swallow the frames of the next message.
                     _ => return Sent::Broken,
@@ -251,8 +273,9 @@ fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => MonitorEvent::HandshakeFailed(value),
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL => MonitorEvent::WrongPeer(value.cast_unsigned()),
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_AUTH => MonitorEvent::NotAuthorised(value),
-        zmq_sys::ZMQ_EVENT_CLOSED => MonitorEvent::Closed,
-        zmq_sys::ZMQ_EVENT_DISCONNECTED => MonitorEvent::Disconnected,
+        zmq_sys::ZMQ_EVENT_CLOSED => MonitorEvent::Closed(value),
+        zmq_sys::ZMQ_EVENT_DISCONNECTED => MonitorEvent::Disconnected(value),
+        OPTION_REFUSED => MonitorEvent::OptionRefused { options: TcpOptions(value >> 16), os_errno: value & 0xffff },
         zmq_sys::ZMQ_EVENT_MONITOR_STOPPED => MonitorEvent::Reaped,
         _ => return None,
     })

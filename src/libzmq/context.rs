@@ -1,4 +1,4 @@
-//! The libzmq context. Never terminated: `zmq_ctx_term` waits for sockets without a bound.
+//! The libzmq context. It is terminated only when a start fails half-way.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -22,12 +22,24 @@ impl Context {
         let context = Context(raw);
         for (option, value) in [(zmq_sys::ZMQ_IO_THREADS, io_threads), (zmq_sys::ZMQ_MAX_SOCKETS, max_sockets)] {
             // SAFETY: the context is live.
-            check(unsafe { zmq_sys::zmq_ctx_set(raw.as_ptr(), option as c_int, value) })?;
+            if let Err(e) = check(unsafe { zmq_sys::zmq_ctx_set(raw.as_ptr(), option as c_int, value) }) {
+                context.terminate();
+                return Err(e);
+            }
         }
         Ok(context)
     }
 
-    /// A new socket. The first one of a context starts libzmq's threads and aborts the process when it cannot.
+    /// Ends its threads and gives everything back. All of its sockets must be closed: `zmq_ctx_term` waits for them without a
+    /// bound.
+    pub(crate) fn terminate(self) {
+        // SAFETY: the context is live, and not used after this. EINTR: it is called again, as libzmq asks.
+        while unsafe { zmq_sys::zmq_ctx_term(self.0.as_ptr()) } == -1
+            && last_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+
+    /// A new socket. The first one of a context starts libzmq's threads.
     pub(crate) fn socket(&self, kind: u32) -> io::Result<Socket> {
         // SAFETY: the context is live as long as `self`.
         let raw = unsafe { zmq_sys::zmq_socket(self.0.as_ptr(), kind as c_int) };

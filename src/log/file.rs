@@ -13,6 +13,7 @@ use std::time::{SystemTime, UNIX_EPOCH};
 
 use super::{FAILURES, Level, Sink};
 use crate::error::{Error, Result};
+use crate::sys::descriptor;
 
 /// Reads `level:path`, and opens the file for appending. No sink if the level is `off`.
 pub(super) fn sink(value: &OsStr) -> Result<(Option<Sink>, Level)> {
@@ -54,6 +55,7 @@ impl LogFile {
     fn open_path(path: PathBuf) -> io::Result<LogFile> {
         // Without waiting for the reader of a named pipe; the log's thread waits for it afterwards, when it writes.
         let file = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+        let file = File::from(descriptor::above_standard(file.into())?);
         // SAFETY: an open descriptor of ours.
         unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
         let inode = file.metadata().ok().map(inode);

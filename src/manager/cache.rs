@@ -1,9 +1,10 @@
 //! What is known of each endpoint: its connection, its remembered options, its fence, its backoff.
 
 use std::collections::{BTreeMap, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+use crate::connection::dial::AddressHistory;
 use crate::connection::{Connection, EndReason, Finished};
 use crate::error::{Error, Result, Status};
 use crate::ids::NodeId;
@@ -42,6 +43,10 @@ pub(crate) struct Entry {
     options: Option<Arc<Options>>,
     fence: Option<Fence>,
     backoff: Backoff,
+    /// What its dials have taught about the addresses of its name.
+    addresses: Arc<AddressHistory>,
+    /// Connections that have ended, and whose sockets libzmq may not have closed yet.
+    closing: Vec<Weak<Connection>>,
     /// Messages that its connections before accepted, and those known to be acknowledged.
     delivered: (u64, u64),
     /// Its place among those that are only remembered.
@@ -142,7 +147,7 @@ impl Backoff {
     /// A dial that began then was ended from here before it was READY. Nobody knows what would have become of it: it has
     /// used up its step, or dialling and giving up in turn would be a storm; the next step is no longer.
     fn given_up(&mut self, dialled: Instant, values: &Values, text: &str) {
-        self.hold(dialled, values, 0, format!("the last dial was given up: {text}"));
+        self.hold(dialled, values, libc::ECANCELED, format!("the last dial was given up: {text}"));
     }
 
     fn reset(&mut self) {
@@ -189,6 +194,10 @@ impl Entry {
         let left = self.backoff.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
         Some((self.backoff.failures, left, why))
     }
+}
+
+fn is_closing(conn: &Weak<Connection>) -> bool {
+    conn.upgrade().is_some_and(|conn| conn.gone().is_none())
 }
 
 impl Cache {
@@ -333,18 +342,21 @@ impl Cache {
     pub(crate) fn connected(&mut self, conn: &Arc<Connection>, options: Option<Arc<Options>>) {
         self.change(conn.endpoint(), |entry| {
             entry.current = Some(conn.clone());
+            entry.addresses = conn.addresses().clone();
             entry.options = options;
             entry.fence = None;
         });
     }
 
     /// A connection has ended: what that means for the next dial.
-    pub(crate) fn ended(&mut self, conn: &Arc<Connection>, finished: Finished, values: &Values, cause: (i32, &str)) {
-        let (os_errno, text) = cause;
+    pub(crate) fn ended(&mut self, conn: &Arc<Connection>, finished: Finished, values: &Values, text: &str) {
+        let os_errno = finished.os_errno;
         self.change(conn.endpoint(), |entry| {
             if entry.current.as_ref().is_some_and(|current| Arc::ptr_eq(current, conn)) {
                 entry.current = None;
             }
+            entry.closing.retain(is_closing);
+            entry.closing.push(Arc::downgrade(conn));
             entry.delivered.0 += finished.delivery.accepted;
             entry.delivered.1 += finished.delivery.acknowledged.unwrap_or(0);
             let step = entry.backoff.step(values);
@@ -362,6 +374,18 @@ impl Cache {
                 (Some(_), _) => {}
             }
         });
+    }
+
+    /// What the dials of an endpoint have taught about the addresses of its name.
+    pub(crate) fn addresses(&self, endpoint: &Endpoint) -> Arc<AddressHistory> {
+        self.entries.get(endpoint).map(|entry| entry.addresses.clone()).unwrap_or_default()
+    }
+
+    /// The connections of an endpoint that have ended, and whose sockets libzmq has not closed yet.
+    pub(crate) fn closing(&self, endpoint: &Endpoint) -> Vec<Arc<Connection>> {
+        let entry = self.entries.get(endpoint);
+        let closing = entry.iter().flat_map(|entry| &entry.closing).filter(|conn| is_closing(conn));
+        closing.filter_map(Weak::upgrade).collect()
     }
 
     /// Sets a fence; one of a failed node is not weakened.

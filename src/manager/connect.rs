@@ -3,8 +3,8 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::Manager;
-use super::Sets;
+use super::flight::Flight;
+use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
 use crate::connection::message::Message;
 use crate::connection::socket::open_attempt;
@@ -12,8 +12,8 @@ use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::manager::cache::{Admission, DialPolicy};
-use crate::net::endpoint::Endpoint;
-use crate::options::{Key, Options, Reach};
+use crate::net::endpoint::{Endpoint, Target};
+use crate::options::{Key, Options, Reach, Values};
 use crate::timeout::Timeout;
 
 impl Manager {
@@ -34,7 +34,9 @@ impl Manager {
         let mut policy = DialPolicy::Connect(options);
         let mut deadline = None;
         loop {
-            let tried = self.obtain(endpoint, policy).and_then(|conn| {
+            let known = deadline;
+            let last = || known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+            let tried = self.obtain(endpoint, policy, &last).and_then(|conn| {
                 // The default: as long as one dial can take.
                 let values = conn.values();
                 let one_dial = values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs);
@@ -107,54 +109,88 @@ impl Manager {
     }
 
     /// The live connection, or a new one that is being dialled.
-    fn obtain(self: &Arc<Self>, endpoint: &Endpoint, policy: DialPolicy<'_>) -> Result<Arc<Connection>> {
-        self.current_or_dialled(endpoint, policy).inspect_err(|e| self.counts.dials_refused.add(e.status))
+    fn obtain(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        deadline: &dyn Fn() -> Instant,
+    ) -> Result<Arc<Connection>> {
+        let obtained = self.current_or_dialled(endpoint, policy, deadline);
+        obtained.inspect_err(|e| self.counts.dials_refused.add(e.status))
     }
 
-    fn current_or_dialled(self: &Arc<Self>, endpoint: &Endpoint, policy: DialPolicy<'_>) -> Result<Arc<Connection>> {
+    fn current_or_dialled(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        deadline: &dyn Fn() -> Instant,
+    ) -> Result<Arc<Connection>> {
         loop {
-            let values = {
-                let mut sets = self.open_sets()?;
-                match self.admit(&mut sets, endpoint, policy)? {
-                    Admission::Current(conn) => {
-                        sets.cache.remember(endpoint, policy);
-                        return Ok(conn);
-                    }
-                    Admission::Dial(values, _) => *values,
-                }
-            };
-            // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
-            let engine = self.runtime.engine().map_err(|e| e.at(endpoint))?;
-            let (attempt, push, monitor) =
-                open_attempt(&engine.context, self.runtime.descriptors(), &values).map_err(|e| e.at(endpoint))?;
-
-            let admitted = self.open_sets().and_then(|mut sets| {
-                let admission = self.admit(&mut sets, endpoint, policy)?;
-                Ok((sets, admission))
-            });
-            match admitted {
-                Ok((mut sets, Admission::Dial(now, options))) if *now == values => {
-                    let conn = Connection::new(
-                        endpoint.clone(),
-                        (self.clone(), self.events.clone()),
-                        Arc::new(values),
-                        (attempt, push),
-                        (engine.watcher.clone(), self.runtime.bytes().reservation()),
-                    );
-                    sets.cache.connected(&conn, options);
-                    sets.past.dials += 1;
-                    self.runtime.registry().add(&conn);
-                    // Under the lock: whoever ends it from now on closes a line that is watched.
-                    engine.watcher.watch(attempt, monitor, conn.clone());
+            let mut sets = self.open_sets()?;
+            let values = match self.admit(&mut sets, endpoint, policy)? {
+                Admission::Current(conn) => {
+                    sets.cache.remember(endpoint, policy);
                     return Ok(conn);
                 }
-                other => {
-                    // Somebody else was quicker, or the settings have changed and this line was made with the old
-                    // ones: once more.
-                    let refused = other.map(drop);
-                    engine.watcher.discard(attempt, push, monitor);
-                    refused?;
-                }
+                Admission::Dial(values, _) => *values,
+            };
+            if let Some(mut flight) = self.take_off(sets, endpoint, deadline)?
+                && let Some(conn) = self.dial(endpoint, policy, values, &mut flight)?
+            {
+                return Ok(conn);
+            }
+        }
+    }
+
+    /// Makes the sockets of a new connection and has them dialled; `None` if the settings have changed meanwhile.
+    fn dial(
+        self: &Arc<Self>,
+        endpoint: &Endpoint,
+        policy: DialPolicy<'_>,
+        values: Values,
+        flight: &mut Flight<'_>,
+    ) -> Result<Option<Arc<Connection>>> {
+        // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
+        let made = self.runtime.engine().and_then(|engine| {
+            if let Target::Name { .. } = endpoint.target() {
+                self.runtime.resolver().prepare().map_err(|e| {
+                    let text =
+                        format!("no thread to look the name up can be made: {e}; raise RLIMIT_NPROC (ulimit -u)");
+                    Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
+                })?;
+            }
+            let attempt = open_attempt(&engine.context, self.runtime.descriptors(), &values)?;
+            Ok((engine, attempt))
+        });
+        let made = made.map_err(|e| e.at(endpoint)).inspect_err(|e| flight.failure = Some(e.clone()));
+        let (engine, (attempt, push, monitor)) = made?;
+
+        let admitted = self.open_sets().and_then(|mut sets| {
+            let admission = self.admit(&mut sets, endpoint, policy)?;
+            Ok((sets, admission))
+        });
+        match admitted {
+            Ok((mut sets, Admission::Dial(now, options))) if *now == values => {
+                let conn = Connection::new(
+                    endpoint.clone(),
+                    (self.clone(), self.events.clone()),
+                    Arc::new(values),
+                    (attempt, push),
+                    sets.cache.addresses(endpoint),
+                    (engine.watcher.clone(), self.runtime.bytes().reservation()),
+                );
+                sets.cache.connected(&conn, options);
+                sets.past.dials += 1;
+                self.runtime.registry().add(&conn);
+                // Under the lock: whatever ends the connection from now on closes a socket that is watched.
+                engine.watcher.watch(attempt, monitor, conn.clone());
+                Ok(Some(conn))
+            }
+            other => {
+                // The endpoint was fenced, or the settings have changed and this socket was made with the old ones.
+                let refused = other.map(drop);
+                engine.watcher.discard(attempt, push, monitor);
+                refused.map(|()| None)
             }
         }
     }
@@ -248,7 +284,7 @@ impl Manager {
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
         loop {
-            let conn = self.obtain(&endpoint, DialPolicy::SendTo);
+            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout);
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
             match conn.offer(message, Timeout::After(left)) {

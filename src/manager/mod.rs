@@ -6,6 +6,7 @@
 pub mod cache;
 mod connect;
 pub(crate) mod counts;
+mod flight;
 mod node_calls;
 pub mod nodes;
 
@@ -25,6 +26,7 @@ use crate::events::{Event, EventKind, Events};
 use crate::ids::ManagerId;
 use crate::manager::cache::{Cache, Fence};
 use crate::manager::counts::{Counts, Past};
+use crate::manager::flight::Flights;
 use crate::manager::nodes::{Nodes, Remains};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach, Source, Values};
@@ -41,6 +43,8 @@ pub struct Manager {
     sets: Mutex<Sets>,
     /// A fence was set, or the manager closed: for those who wait between two dials. Goes with `sets`.
     fenced: Condvar,
+    /// A flight has landed (see `flight.rs`). Goes with `sets`.
+    landed: Condvar,
     /// Pulsed when libzmq has given up a connection; leaf lock.
     gone: (Mutex<()>, Condvar),
     events: Arc<Events>,
@@ -54,6 +58,7 @@ pub(crate) struct Sets {
     pub(crate) values: Values,
     pub(crate) cache: Cache,
     pub(crate) nodes: Nodes,
+    flights: Flights,
     /// Ended connections whose endings are remembered, oldest first.
     endings: VecDeque<Arc<Connection>>,
     pub(crate) past: Past,
@@ -72,11 +77,13 @@ impl Manager {
                 values,
                 cache: Cache::default(),
                 nodes: Nodes::new(),
+                flights: Flights::default(),
                 endings: VecDeque::new(),
                 past: Past::default(),
                 closed: None,
             }),
             fenced: Condvar::new(),
+            landed: Condvar::new(),
             counts: Counts::default(),
             gone: (Mutex::new(()), Condvar::new()),
         })
@@ -217,7 +224,7 @@ impl Manager {
             let Delivery { accepted, acknowledged, .. } = finished.delivery;
             sets.past.ended(finished.ending.status(), accepted, acknowledged, inner.rescues());
             woken.push(inner.close());
-            sets.cache.ended(&conn, finished, &sets.values, (end.os_errno, &end.message));
+            sets.cache.ended(&conn, finished, &sets.values, &end.message);
             if !matches!(finished.ending, EndReason::ConnectFailed | EndReason::PeerLost) {
                 sets.nodes.endpoint_put_down(conn.endpoint());
             }

@@ -2,13 +2,12 @@
 
 use std::ffi::CString;
 use std::io;
-use std::mem;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
-use crate::connection::dial::DialFailure;
-use crate::options::Values;
+use socket2::{Domain, Socket, Type};
+
+use crate::sys::descriptor;
 
 /// How the options ask TCP to be dialled. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -19,19 +18,28 @@ pub(crate) struct Route {
     interface: Option<Arc<str>>,
 }
 
+/// Why an address cannot be dialled as the options ask.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RouteError {
+    /// The errno of the system call that failed.
+    pub(crate) os_errno: i32,
+    /// One line.
+    pub(crate) message: String,
+}
+
 impl Route {
-    pub(crate) fn new(values: &Values) -> Route {
-        Route { source: values.source_address(), interface: values.interface().cloned() }
+    pub(crate) fn new(source: Option<SocketAddr>, interface: Option<Arc<str>>) -> Route {
+        Route { source, interface }
     }
 
-    /// The text with which `zmq_connect` dials `address`, or why it cannot be dialled. Of an interface that is not
-    /// there libzmq would tell nothing at all, and of an impossible source not why it failed.
-    pub(crate) fn to(&self, address: SocketAddr) -> Result<CString, DialFailure> {
+    /// The text with which `zmq_connect` dials `address`, or why it cannot be dialled. libzmq reports nothing about a
+    /// missing interface, and no reason for an impossible source.
+    pub(crate) fn to(&self, address: SocketAddr) -> Result<CString, RouteError> {
         if let Some(source) = self.source
             && source.is_ipv4() != address.is_ipv4()
         {
             let family = |ip: SocketAddr| if ip.is_ipv4() { "IPv4" } else { "IPv6" };
-            return Err(DialFailure {
+            return Err(RouteError {
                 os_errno: libc::EAFNOSUPPORT,
                 message: format!(
                     "source_address {} is {}, and {} is {}: not dialled",
@@ -49,22 +57,23 @@ impl Route {
             Some(source) => format!("tcp://{source};{address}"),
             None => dial_text(address),
         };
-        CString::new(text).map_err(|_| DialFailure { os_errno: libc::EINVAL, message: "a NUL in an address".into() })
+        CString::new(text).map_err(|_| RouteError { os_errno: libc::EINVAL, message: "a NUL in an address".into() })
     }
 
     /// Whether a socket can be bound as this route asks.
-    fn check(&self, address: SocketAddr) -> Result<(), DialFailure> {
-        // Without a descriptor nothing can be told here, and libzmq cannot dial either.
+    fn check(&self, address: SocketAddr) -> Result<(), RouteError> {
+        // Without a descriptor this check cannot tell anything, and libzmq cannot dial either.
         let Ok(probe) = probe(address) else { return Ok(()) };
-        let failed = |e: io::Error, what: String| DialFailure {
-            os_errno: e.raw_os_error().unwrap_or(0),
+        let failed = |e: io::Error, what: String| RouteError {
+            os_errno: e.raw_os_error().unwrap_or(libc::EINVAL),
             message: format!("{what} cannot be dialled from: {e}"),
         };
         if let Some(interface) = &self.interface {
-            bind_to_device(&probe, interface).map_err(|e| failed(e, format!("interface {interface}")))?;
+            let bound = probe.bind_device(Some(interface.as_bytes()));
+            bound.map_err(|e| failed(e, format!("interface {interface}")))?;
         }
         if let Some(source) = self.source {
-            bind(&probe, source).map_err(|e| failed(e, format!("source_address {}", host(source))))?;
+            probe.bind(&source.into()).map_err(|e| failed(e, format!("source_address {}", host(source))))?;
         }
         Ok(())
     }
@@ -78,16 +87,16 @@ fn host(address: SocketAddr) -> String {
     }
 }
 
-/// The text without any wishes: `tcp://ip:port`, with a wildcard source before it if the destination is this host.
+/// The text of a dial without a configured source: `tcp://ip:port`, with a wildcard source before it if the destination is
+/// this host.
 ///
 /// A socket that dials a free port of its own host may be given that very port as its source, and is then connected to
-/// itself. For a source that was bound first, which is what libzmq does for `tcp://[*]:0;ip:port`, the kernel takes odd
-/// ports as long as there are any, so that this is rarer, but not impossible: a dial that is connected to itself fails.
-/// In contrast to any other local connection such a source does not keep a listener from binding the port, neither
-/// while the connection lives nor after. Other destinations do not need it, and crowded binding costs milliseconds.
+/// itself: such a dial fails. But libzmq sets SO_REUSEADDR on a socket with a source, so a listener can bind the port,
+/// both while the connection lives and after it. A plain connect keeps the port's true owner away. The kernel chooses the
+/// port in connect, as for a plain one (the correction `bind-late` in `bundled/zeromq-src`).
 ///
-/// `[*]` because libzmq takes everything else for the name of an interface at first, and lists all interfaces at every
-/// dial. The brackets, which it strips, carry the asterisk past its check of a text's first character.
+/// `[*]` because libzmq takes every other text for the name of an interface at first, and lists all interfaces at every
+/// dial. It strips the brackets, and they carry the asterisk past its check of a text's first character.
 fn dial_text(address: SocketAddr) -> String {
     match is_local(address) {
         true => format!("tcp://[*]:0;{address}"),
@@ -104,71 +113,19 @@ fn is_local(mut address: SocketAddr) -> bool {
     // It can err when there is no descriptor, but then there is none for the dial either; and under
     // `ip_nonlocal_bind`, when it says yes to all, and the dials get a source they do not need.
     address.set_port(0);
-    probe(address).and_then(|probe| bind(&probe, address)).is_ok()
+    probe(address).and_then(|probe| probe.bind(&address.into())).is_ok()
 }
 
 /// A socket of the address's family. UDP, because nothing is left of it once it is closed.
-fn probe(address: SocketAddr) -> io::Result<OwnedFd> {
-    let family = if address.is_ipv4() { libc::AF_INET } else { libc::AF_INET6 };
-    // SAFETY: takes no pointers.
-    match unsafe { libc::socket(family, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) } {
-        -1 => Err(io::Error::last_os_error()),
-        // SAFETY: just made, owned by nobody else.
-        fd => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-    }
-}
-
-fn bind_to_device(socket: &OwnedFd, interface: &str) -> io::Result<()> {
-    // SAFETY: the name is readable for its length.
-    check(unsafe {
-        libc::setsockopt(
-            socket.as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_BINDTODEVICE,
-            interface.as_ptr().cast(),
-            interface.len() as libc::socklen_t,
-        )
-    })
-}
-
-fn bind(socket: &OwnedFd, address: SocketAddr) -> io::Result<()> {
-    // SAFETY: each name is a complete address of the given size.
-    check(unsafe {
-        match address {
-            SocketAddr::V4(v4) => {
-                let mut name: libc::sockaddr_in = mem::zeroed();
-                name.sin_family = libc::AF_INET as libc::sa_family_t;
-                name.sin_port = v4.port().to_be();
-                name.sin_addr.s_addr = u32::from_ne_bytes(Ipv4Addr::octets(v4.ip()));
-                bind_name(socket, &name)
-            }
-            SocketAddr::V6(v6) => {
-                let mut name: libc::sockaddr_in6 = mem::zeroed();
-                name.sin6_family = libc::AF_INET6 as libc::sa_family_t;
-                name.sin6_port = v6.port().to_be();
-                name.sin6_addr.s6_addr = Ipv6Addr::octets(v6.ip());
-                name.sin6_scope_id = v6.scope_id();
-                bind_name(socket, &name)
-            }
-        }
-    })
-}
-
-/// # Safety
-/// `name` is a socket address.
-unsafe fn bind_name<T>(socket: &OwnedFd, name: &T) -> libc::c_int {
-    // SAFETY: readable for its size; a socket address by contract.
-    unsafe { libc::bind(socket.as_raw_fd(), std::ptr::from_ref(name).cast(), size_of::<T>() as libc::socklen_t) }
-}
-
-fn check(result: libc::c_int) -> io::Result<()> {
-    if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+fn probe(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, None)?;
+    descriptor::above_standard(socket.into()).map(Socket::from)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::resolve::socket_address;
+    use socket2::{SockAddr, SockAddrStorage};
     use std::ptr;
 
     fn address(text: &str) -> SocketAddr {
@@ -207,7 +164,12 @@ mod tests {
                 _ => continue,
             };
             // SAFETY: see above.
-            let address = unsafe { socket_address(interface.ifa_addr, length as u32) }.unwrap();
+            let address = unsafe {
+                let mut storage = SockAddrStorage::zeroed();
+                ptr::copy_nonoverlapping(interface.ifa_addr.cast::<u8>(), ptr::from_mut(&mut storage).cast(), length);
+                SockAddr::new(storage, length as libc::socklen_t)
+            };
+            let address = address.as_socket().unwrap();
             assert!(is_local(address), "{address}");
         }
         // SAFETY: the list is freed once, and `entry` is null by now.
@@ -215,7 +177,7 @@ mod tests {
     }
 
     fn route(source: Option<&str>, interface: Option<&str>) -> Route {
-        Route { source: source.map(|text| format!("{text}:0").parse().unwrap()), interface: interface.map(Into::into) }
+        Route::new(source.map(|text| format!("{text}:0").parse().unwrap()), interface.map(Into::into))
     }
 
     #[test]

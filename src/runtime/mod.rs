@@ -69,7 +69,16 @@ impl Runtime {
         self.engine.get_or_try_init(|| {
             let context = Arc::new(context::create(*self.io_threads.lock())?);
             let parts = (context.clone(), self.descriptors.clone(), self.registry.clone(), self.resolver.clone());
-            Ok(Engine { context, watcher: Arc::new(Watcher::start(parts)?) })
+            match Watcher::start(parts) {
+                Ok(watcher) => Ok(Engine { context, watcher: Arc::new(watcher) }),
+                Err(e) => {
+                    // A start that fails half-way gives everything back. Nothing else holds the context then.
+                    if let Some(context) = Arc::into_inner(context) {
+                        context.terminate();
+                    }
+                    Err(e)
+                }
+            }
         })
     }
 
@@ -81,6 +90,11 @@ impl Runtime {
     /// The budget of queued bytes.
     pub(crate) fn bytes(&self) -> &Arc<ByteBudget> {
         &self.bytes
+    }
+
+    /// Looks names up.
+    pub(crate) fn resolver(&self) -> &Resolver {
+        &self.resolver
     }
 
     /// Connections by their ids.

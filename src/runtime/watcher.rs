@@ -8,13 +8,13 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::ffi::CString;
 use std::io;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::resolve::{ResolveError, Resolver};
 use crate::budget::descriptors::DescriptorBudget;
-use crate::connection::dial::{Dial, Verdict, Way};
+use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
 use crate::connection::owner::SocketWatcher;
 use crate::connection::registry::Registry;
 use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected, open_attempt};
@@ -26,6 +26,7 @@ use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
 use crate::options::Key;
+use crate::sys::descriptor;
 use crate::sys::epoll::Epoll;
 use crate::sys::lock::Mutex;
 use crate::sys::thread::spawn_quiet;
@@ -34,6 +35,9 @@ use crate::sys::wake::EventFd;
 /// How many commands are worked off before the monitors are looked at again: closing thousands of sockets must not
 /// keep a loss from being seen.
 const COMMANDS_AT_ONCE: usize = 64;
+
+/// How often a dial attempt is looked at whose monitor cannot be watched.
+const UNWATCHED: Duration = Duration::from_millis(10);
 
 /// What the watcher works with.
 type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
@@ -64,6 +68,7 @@ enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Dial(AttemptId),
+    Watch(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
 }
@@ -73,7 +78,7 @@ impl Watcher {
     pub(crate) fn start((context, descriptors, registry, resolver): WatcherParts) -> Result<Watcher> {
         let failed = |what: &str, e: io::Error| {
             let status = match e.raw_os_error() {
-                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM) => Status::Limit,
+                Some(libc::EMFILE | libc::ENFILE | libc::EAGAIN | libc::ENOMEM | libc::ENOSPC) => Status::Limit,
                 _ => Status::Internal,
             };
             Error::new(status, format!("the watcher cannot have {what}: {e}")).errno(e.raw_os_error().unwrap_or(0))
@@ -126,7 +131,7 @@ fn ask(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
     commands.push_back(command);
     // Rung under the lock, and only for the first: the watcher clears it before it looks.
-    if commands.len() == 1 {
+    if commands.len() == 1 || wake.owes_wake() {
         wake.wake();
     }
 }
@@ -215,10 +220,20 @@ impl Watch {
                     self.hear(attempt);
                     self.dial_time(attempt, now);
                 }
+                Timer::Watch(attempt) => self.watch_again(attempt, now),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
+    }
+
+    /// Looks at a dial attempt that cannot be watched, until it can.
+    fn watch_again(&mut self, id: AttemptId, now: Instant) {
+        let Some(attempt) = self.attempts.get(&id) else { return };
+        if self.epoll.add(attempt.monitor.fd(), id.0).is_err() {
+            self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
+        }
+        self.hear(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
@@ -243,8 +258,9 @@ impl Watch {
 
     fn insert(&mut self, attempt: AttemptId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
         if let Err(e) = self.epoll.add(monitor.fd(), attempt.0) {
-            // Not known to happen: memory for one more watched descriptor. The dial's deadline ends it.
+            // The user's watches are used up (fs.epoll.max_user_watches), or memory is short.
             log::log(Level::Error, || format!("dial attempt {attempt} cannot be watched: {e}"));
+            self.timers.push(Reverse((Instant::now() + UNWATCHED, Timer::Watch(attempt))));
         }
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
@@ -253,10 +269,10 @@ impl Watch {
     fn begin(&mut self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
         let now = Instant::now();
         let values = conn.values();
-        let mut dial = Dial::new(now, values);
-        let route = Route::new(values);
+        let mut dial = Dial::new(now, values, conn.addresses().clone());
+        let route = Route::new(values.source_address(), values.interface().cloned());
         dial.addresses(match conn.endpoint().target() {
-            Target::Address(address) => Some(route.to(*address)),
+            Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
             Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
             Target::Name { .. } => None,
         });
@@ -275,7 +291,7 @@ impl Watch {
         let (commands, wake) = (self.commands.clone(), self.wake.clone());
         let done = move |found: std::result::Result<Vec<_>, ResolveError>| {
             let found = match found {
-                Ok(addresses) => Ok(addresses.into_iter().map(|address| route.to(address)).collect()),
+                Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
             ask(&commands, &wake, Command::Resolved { attempt, found });
@@ -305,7 +321,7 @@ impl Watch {
         let now = Instant::now();
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
         let Some(address) = dial.next_address(now) else {
-            let verdict = dial.failed(now, 0, "the name has no address");
+            let verdict = dial.failed(now, libc::EADDRNOTAVAIL, "the name has no address");
             return self.follow(id, verdict);
         };
         let inner = conn.lock();
@@ -326,8 +342,13 @@ impl Watch {
     }
 
     fn dial_time(&mut self, attempt: AttemptId, now: Instant) {
-        let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
-        let verdict = dial.on_time(now);
+        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
+            return;
+        };
+        let verdict = dial.on_time(now, || match conn.endpoint().target() {
+            Target::Name { host, .. } => self.resolver.waits_behind(host),
+            _ => None,
+        });
         if verdict == Verdict::Wait {
             // The phase has changed since the timer was set.
             self.timers.push(Reverse((dial.due(), Timer::Dial(attempt))));
@@ -345,7 +366,8 @@ impl Watch {
                 // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
                 // same connection, and not whoever got the number next.
                 self.read_monitor(id, &mut heard);
-                let gone = heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected | MonitorEvent::Closed));
+                let gone =
+                    heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_)));
                 self.shaken_hands(id, tcp.filter(|_| !gone));
             } else {
                 self.act(id, event);
@@ -363,19 +385,16 @@ impl Watch {
     fn own_descriptor(&self, id: AttemptId) -> Option<OwnedFd> {
         let attempt = self.attempts.get(&id)?;
         let fd = attempt.tcp.filter(|_| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
-        // SAFETY: only duplicates; the number may mean something else by now, which the caller finds out.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        (own != -1).then(|| unsafe { OwnedFd::from_raw_fd(own) })
+        // The number may mean something else by now, which the caller finds out.
+        descriptor::duplicate(fd).ok()
     }
 
     fn shaken_hands(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {
         let Some(DialAttempt { conn: Some(conn), dial, closing: false, .. }) = self.attempts.get_mut(&id) else {
             return;
         };
-        if dial.take().is_none() {
-            return;
-        }
+        let Some(dial) = dial.take() else { return };
+        dial.succeeded();
         // The kernel's word of the peer's end, for the peer that our libzmq has stopped reading (it sends where it
         // should only receive) and that then leaves: no monitor tells of that.
         if let Some(tcp) = &tcp
@@ -416,6 +435,11 @@ impl Watch {
         }
         let Some(conn) = attempt.conn.clone() else { return };
         let now = Instant::now();
+        if let MonitorEvent::OptionRefused { options, os_errno } = event {
+            let why = io::Error::from_raw_os_error(os_errno);
+            let text = || format!("connection {} to {} goes on without {options}: {why}", conn.id(), conn.endpoint());
+            log::log(Level::Warn, text);
+        }
         match (&mut attempt.dial, event) {
             (Some(dial), MonitorEvent::Connected(fd)) if is_self_connected(fd) => {
                 let verdict = dial.failed(now, libc::ECONNREFUSED, "nobody listens there: TCP connected to itself");
@@ -431,8 +455,8 @@ impl Watch {
                 }
                 self.follow(id, verdict);
             }
-            (None, MonitorEvent::Disconnected | MonitorEvent::Closed) => {
-                conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
+            (None, MonitorEvent::Disconnected(errno) | MonitorEvent::Closed(errno)) => {
+                conn.owner().end(&conn, peer_gone(errno));
             }
             (None, _) => {}
         }
@@ -488,6 +512,18 @@ impl Watch {
 }
 
 const PEER_GONE: &str = "the peer is gone: it closed the connection, died, or stopped answering";
+
+/// The end of a READY connection, by the errno that libzmq names.
+fn peer_gone(errno: i32) -> End {
+    match errno {
+        // The peer closed it, which is no error of the system's.
+        0 | libc::EPIPE => End::new(Transition::PeerGone, PEER_GONE),
+        _ => {
+            let text = format!("{PEER_GONE}: {}", io::Error::from_raw_os_error(errno));
+            End::new(Transition::PeerGone, text).errno(errno)
+        }
+    }
+}
 
 /// As a C text. The texts come from parsed endpoints and have no NUL.
 fn c_text(text: String) -> CString {

@@ -1,6 +1,7 @@
 //! The operating system, without a word of kvconn's own: clocks, locks, threads, descriptors.
 
 pub(crate) mod clock;
+pub(crate) mod descriptor;
 pub(crate) mod epoll;
 pub(crate) mod foreign_fd;
 pub(crate) mod fork;

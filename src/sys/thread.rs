@@ -22,24 +22,8 @@ use std::thread::{Builder, JoinHandle};
 ///
 /// If `name` contains a NUL byte.
 pub fn spawn_quiet(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    spawn(Builder::new().name(name.to_owned()), f)
-}
-
-/// The same with as large a stack as threads have that C starts without saying how large.
-pub(crate) fn spawn_quiet_as_c(name: &str, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
-    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
-    // SAFETY: writes to a live struct; cannot fail for this resource.
-    unsafe { libc::getrlimit(libc::RLIMIT_STACK, &mut limit) };
-    let builder = Builder::new().name(name.to_owned());
-    match usize::try_from(limit.rlim_cur) {
-        Ok(size) if limit.rlim_cur != libc::RLIM_INFINITY => spawn(builder.stack_size(size), f),
-        _ => spawn(builder, f),
-    }
-}
-
-fn spawn(builder: Builder, f: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
     let _restored_at_return = SignalsBlocked::new();
-    builder.spawn(f)
+    Builder::new().name(name.to_owned()).spawn(f)
 }
 
 thread_local! {

@@ -2,42 +2,75 @@
 //!
 //! The real `zeromq-src` writes an empty `platform.hpp`, so everything that libzmq's own build systems detect is missing:
 //! TCP keepalive is accepted and ignored, descriptors are not close-on-exec, timers follow the wall clock, a forked child
-//! that touches a socket aborts its *parent*, and there is no CURVE. This crate adds what Linux has and hands the work to
-//! `zeromq-src` 0.3.6 (libzmq 4.3.5). `tests/bundled_libzmq.rs` of kvconn proves the result at run time.
+//! that touches a socket aborts its *parent*, and there is no CURVE. And libzmq aborts the process for what a network, a
+//! kernel or a limit does.
+//!
+//! This crate takes libzmq 4.3.5 from `zeromq-src` 0.3.6, applies `patches/*.patch` in the order of their names, and compiles
+//! all of it with what Linux has. `ASSERTS.md` lists what is left of libzmq's assertions. `tests/bundled_libzmq.rs` and
+//! `tests/faults/` of kvconn prove the result at run time.
 
 use std::path::{Path, PathBuf};
-use std::process::Command;
 use std::{env, fs};
 
-pub use upstream::LibLocation;
+use diffy::patch_set::{ParseOptions, PatchSet};
+// Cargo downloads it, so its directory is there. Its code is not used: it cannot compile changed sources.
+use upstream as _;
+
+/// The version of the crate whose sources are compiled, as in Cargo.toml.
+const SOURCE_CRATE: &str = "zeromq-src";
+const SOURCE_VERSION: &str = "0.3.6+4.3.5";
+
+/// Parts of libzmq that need libraries which are not here, and that `zeromq-src` does not compile either.
+const NOT_COMPILED: &[&str] = &["wss_address.cpp", "wss_engine.cpp"];
+
+/// How libzmq is built: draft options for ZMQ_OUT_BATCH_SIZE, CURVE by libsodium.
+const CONFIGURATION: &[(&str, &str)] = &[
+    ("ZMQ_BUILD_DRAFT_API", "1"),
+    ("ZMQ_USE_CV_IMPL_STL11", "1"),
+    ("ZMQ_STATIC", "1"),
+    ("ZMQ_USE_BUILTIN_SHA1", "1"),
+    ("ZMQ_HAVE_WS", "1"), // the files are compiled, and need the types
+    ("ZMQ_USE_LIBSODIUM", "1"),
+    ("ZMQ_HAVE_CURVE", "1"),
+    ("HAVE_STRNLEN", "1"),
+];
 
 /// What libzmq's `configure` would have found on Linux.
-const LINUX: &[&str] = &[
-    "HAVE_POSIX_MEMALIGN=1", // needs the next one
-    "ZMQ_CACHELINE_SIZE=64",
+const LINUX: &[(&str, &str)] = &[
+    ("ZMQ_HAVE_LINUX", "1"),
+    ("ZMQ_IOTHREAD_POLLER_USE_EPOLL", "1"),
+    ("ZMQ_POLL_BASED_ON_POLL", "1"),
+    ("ZMQ_HAVE_IPC", "1"),
+    ("ZMQ_HAVE_STRUCT_SOCKADDR_UN", "1"),
+    ("ZMQ_HAVE_UIO", "1"),
+    ("HAVE_POSIX_MEMALIGN", "1"), // needs the next one
+    ("ZMQ_CACHELINE_SIZE", "64"),
     // One descriptor for each socket's mailbox instead of two.
-    "ZMQ_HAVE_EVENTFD=1",
-    "ZMQ_HAVE_EVENTFD_CLOEXEC=1",
+    ("ZMQ_HAVE_EVENTFD", "1"),
+    ("ZMQ_HAVE_EVENTFD_CLOEXEC", "1"),
     // Without these four the ZMQ_TCP_KEEPALIVE options do nothing.
-    "ZMQ_HAVE_SO_KEEPALIVE=1",
-    "ZMQ_HAVE_TCP_KEEPCNT=1",
-    "ZMQ_HAVE_TCP_KEEPIDLE=1",
-    "ZMQ_HAVE_TCP_KEEPINTVL=1",
+    ("ZMQ_HAVE_SO_KEEPALIVE", "1"),
+    ("ZMQ_HAVE_TCP_KEEPCNT", "1"),
+    ("ZMQ_HAVE_TCP_KEEPIDLE", "1"),
+    ("ZMQ_HAVE_TCP_KEEPINTVL", "1"),
     // Descriptors that a program started by the process does not inherit, without a race.
-    "ZMQ_HAVE_SOCK_CLOEXEC=1",
-    "HAVE_ACCEPT4=1",
-    "ZMQ_IOTHREAD_POLLER_USE_EPOLL_CLOEXEC=1",
+    ("ZMQ_HAVE_SOCK_CLOEXEC", "1"),
+    ("HAVE_ACCEPT4", "1"),
+    ("ZMQ_IOTHREAD_POLLER_USE_EPOLL_CLOEXEC", "1"),
     // The monotonic clock: with gettimeofday a step of the wall clock blocks timers and timeouts.
-    "HAVE_CLOCK_GETTIME=1",
+    ("HAVE_CLOCK_GETTIME", "1"),
     // A forked child leaves its parent's sockets alone.
-    "HAVE_FORK=1",
-    "ZMQ_HAVE_IFADDRS=1",
-    "HAVE_IF_NAMETOINDEX=1",
-    "ZMQ_HAVE_PTHREAD_SETNAME_2=1",
-    "ZMQ_HAVE_SO_PEERCRED=1",
-    "ZMQ_HAVE_SO_BINDTODEVICE=1",
-    "ZMQ_HAVE_SO_PRIORITY=1",
+    ("HAVE_FORK", "1"),
+    ("ZMQ_HAVE_IFADDRS", "1"),
+    ("HAVE_IF_NAMETOINDEX", "1"),
+    ("ZMQ_HAVE_PTHREAD_SETNAME_2", "1"),
+    ("ZMQ_HAVE_SO_PEERCRED", "1"),
+    ("ZMQ_HAVE_SO_BINDTODEVICE", "1"),
+    ("ZMQ_HAVE_SO_PRIORITY", "1"),
 ];
+
+/// The type that zmq-sys names. Nothing makes one.
+pub struct LibLocation;
 
 /// The part of zeromq-src's builder that zmq-sys uses.
 #[derive(Default)]
@@ -56,172 +89,114 @@ impl Build {
 
     /// Builds libzmq and prints Cargo's link instructions. Call it from a build script.
     pub fn build(&mut self) {
-        let target = env::var("TARGET").expect("a build script has TARGET");
-        let host = env::var("HOST").expect("a build script has HOST");
+        let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("a build script has {name}"));
+        let (target, host) = (variable("TARGET"), variable("HOST"));
         // A dependency of a build script is built for the host, so that is what this libsodium is for.
         assert_eq!(target, host, "the bundled libsodium cannot be cross-compiled: build on the target");
-        if target.contains("linux") {
-            add_cxx_macros(&target, LINUX);
-        }
-        let libsodium_include = PathBuf::from(env!("DEP_SODIUM_INCLUDE"));
-        let libsodium = LibLocation::new(env!("DEP_SODIUM_LIB"), &libsodium_include);
-        upstream::Build::new()
-            .enable_draft(true) // for ZMQ_OUT_BATCH_SIZE
-            .with_libsodium(Some(libsodium))
-            .build();
-        correct(&libsodium_include);
+        assert!(target.contains("linux"), "kvconn's libzmq is configured for Linux, not for {target}");
+
+        let out = PathBuf::from(variable("OUT_DIR"));
+        let source = out.join("source");
+        copy_sources(&find_sources(), &source);
+        apply_patches(&Path::new(env!("CARGO_MANIFEST_DIR")).join("patches"), &source);
+        compile(&source, &out);
+
+        println!("cargo:rustc-link-search=native={}", out.join("lib").display());
+        println!("cargo:rustc-link-lib=static=zmq");
+        println!("cargo:rustc-link-search={}", env!("DEP_SODIUM_LIB"));
+        println!("cargo:rustc-link-lib=static=sodium");
+        println!("cargo:include={}", source.join("include").display());
         // Reaches kvconn's build script as DEP_ZMQ_COMPLETE.
         println!("cargo:complete=1");
     }
 }
 
-/// Passes macros to the compiler through the variable that the `cc` crate reads last, after whatever the user has set.
-/// zeromq-src offers no other way in.
-fn add_cxx_macros(target: &str, macros: &[&str]) {
-    let name = format!("CXXFLAGS_{target}");
-    let mut flags = env::var(&name).unwrap_or_default();
-    for macro_ in macros {
-        flags.push_str(" -D");
-        flags.push_str(macro_);
+/// The directory of libzmq's sources, in the crate that carries them.
+///
+/// That crate does not say where it is. Cargo unpacks it beside zmq-sys, whose build script this is: both come from the same
+/// registry, or from the same directory of vendored crates.
+fn find_sources() -> PathBuf {
+    let zmq_sys = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("a build script has CARGO_MANIFEST_DIR"));
+    let crates = zmq_sys.parent().expect("a crate is in a directory");
+    let is_it = |directory: &PathBuf| {
+        let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap_or_default();
+        manifest.contains(&format!("name = \"{SOURCE_CRATE}\""))
+            && manifest.contains(&format!("version = \"{SOURCE_VERSION}\""))
+    };
+    let names = [format!("{SOURCE_CRATE}-{SOURCE_VERSION}"), SOURCE_CRATE.to_owned()];
+    let found = names.iter().map(|name| crates.join(name)).find(is_it);
+    found.unwrap_or_else(|| panic!("no {} in {}", names[0], crates.display())).join("vendor")
+}
+
+fn copy_sources(from: &Path, to: &Path) {
+    for directory in ["include", "src", "external/sha1"] {
+        let (from, to) = (from.join(directory), to.join(directory));
+        // What a former build left there may be patched.
+        let _ = fs::remove_dir_all(&to);
+        fs::create_dir_all(&to).expect("the build directory can be written");
+        for file in files(&from) {
+            fs::copy(&file, to.join(file.file_name().expect("a file has a name"))).expect("libzmq's sources can be read");
+        }
     }
-    // SAFETY: a build script has a single thread until `cc` starts its own, and this runs before.
-    unsafe { env::set_var(name, flags) };
 }
 
-/// What zeromq-src itself defines for Linux; the corrected files must see the same.
-const UPSTREAM: &[(&str, &str)] = &[
-    ("ZMQ_BUILD_TESTS", "OFF"),
-    ("ZMQ_BUILD_DRAFT_API", "1"),
-    ("ZMQ_USE_CV_IMPL_STL11", "1"),
-    ("ZMQ_STATIC", "1"),
-    ("ZMQ_USE_BUILTIN_SHA1", "1"),
-    ("ZMQ_HAVE_WS", "1"),
-    ("ZMQ_USE_LIBSODIUM", "1"),
-    ("ZMQ_HAVE_CURVE", "1"),
-    ("ZMQ_HAVE_LINUX", "1"),
-    ("ZMQ_IOTHREAD_POLLER_USE_EPOLL", "1"),
-    ("ZMQ_POLL_BASED_ON_POLL", "1"),
-    ("ZMQ_HAVE_IPC", "1"),
-    ("HAVE_STRNLEN", "1"),
-    ("ZMQ_HAVE_UIO", "1"),
-    ("ZMQ_HAVE_STRUCT_SOCKADDR_UN", "1"),
-];
-
-/// A place where libzmq aborts the process, forgets memory that it holds or gives it away, and has to do better. In every release so
-/// far.
-struct Correction {
-    /// The file, without `.cpp`.
-    file: &'static str,
-    /// A header whose text it takes in, because the place is there, and the include that would bring it in otherwise.
-    header: Option<(&'static str, &'static str)>,
-    /// Texts that stand before the place, in this order.
-    before: &'static [&'static str],
-    /// What stands there, and what takes its place.
-    place: &'static str,
-    instead: &'static str,
+/// The files of a directory, by name.
+fn files(directory: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(directory).unwrap_or_else(|e| panic!("{}: {e}", directory.display()));
+    let mut all: Vec<_> = entries.map(|entry| entry.expect("a directory's entry").path()).collect();
+    all.retain(|path| path.is_file());
+    all.sort();
+    all
 }
 
-const CORRECTIONS: &[Correction] = &[
-    // A socket is closed with linger 0 while its peer dies, when a message of several frames has gone out in part: the
-    // session wants to read the rest of it from a pipe that is closed already, and asserts that it gets it (libzmq issue
-    // 3442). The rest goes with the pipe.
-    Correction {
-        file: "session_base",
-        header: None,
-        before: &["::clean_pipes ()", "pull_msg (&msg);"],
-        place: "errno_assert (rc == 0);",
-        instead: "if (rc != 0) { _incomplete_in = false; break; }",
-    },
-    // A source address is taken for the name of an interface at first, and there is no descriptor left to list them. It
-    // is none.
-    Correction {
-        file: "ip_resolver",
-        header: None,
-        before: &["#include <ifaddrs.h>", "::resolve_nic_name (", "getifaddrs (&ifa);"],
-        place: "errno_assert (rc == 0);",
-        instead: "if (rc != 0) { errno = ENODEV; return -1; }",
-    },
-    // A CURVE server gives a short-term key with which nothing can be encrypted. The handshake has failed.
-    Correction {
-        file: "curve_client",
-        header: Some(("curve_client_tools.hpp", "#include \"curve_client.hpp\"")),
-        before: &["crypto_box_beforenm (cn_precom_"],
-        place: "zmq_assert (rc == 0);",
-        instead: "if (rc != 0) { errno = EPROTO; return -1; }",
-    },
-    // A peer dies while a message is handed over frame by frame: the frames that were taken are forgotten with the pipe, and
-    // neither freed nor, where they were lent, given back. They are dropped, as where this side ends the pipe.
-    Correction {
-        file: "pipe",
-        header: None,
-        before: &["::process_hiccup (", "zmq_assert (_out_pipe);"],
-        place: "_out_pipe->flush ();",
-        instead: "rollback (); _out_pipe->flush ();",
-    },
-    // A peer's PING is too short to have its TTL. libzmq takes the length that is missing, which is negative, for that of
-    // the longest context, and answers with 16 bytes of our memory. Such a PING gets no answer; libzmq does not look at
-    // what the function returns, so the connection goes on.
-    Correction {
-        file: "zmtp_engine",
-        header: None,
-        before: &["::process_heartbeat_message ("],
-        place: "uint16_t remote_heartbeat_ttl;",
-        instead: "uint16_t remote_heartbeat_ttl; if (msg_->size () < ping_ttl_len) { errno = EPROTO; return -1; }",
-    },
-];
+/// Applies every patch, or ends the build.
+fn apply_patches(patches: &Path, source: &Path) {
+    println!("cargo:rerun-if-changed={}", patches.display());
+    for patch in files(patches).iter().filter(|file| file.extension().is_some_and(|e| e == "patch")) {
+        let name = patch.display();
+        let text = fs::read_to_string(patch).unwrap_or_else(|e| panic!("{name}: {e}"));
+        let mut changed = 0;
+        for part in PatchSet::parse(&text, ParseOptions::unidiff()) {
+            let part = part.unwrap_or_else(|e| panic!("{name}: {e}"));
+            let diff = part.patch().as_text().unwrap_or_else(|| panic!("{name} is not text"));
+            let file = diff.modified().and_then(|path| path.strip_prefix("b/")).unwrap_or_else(|| panic!("{name}: no path b/…"));
+            let file = source.join(file);
+            let before = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{name}: {}: {e}", file.display()));
+            let after = diffy::apply(&before, diff).unwrap_or_else(|e| panic!("{name}: {}: {e}", file.display()));
+            fs::write(&file, after).expect("the build directory can be written");
+            changed += 1;
+        }
+        assert!(changed > 0, "{name} changes nothing");
+    }
+}
 
-/// Compiles some files of libzmq again with corrections, and puts them in the place of the originals.
-fn correct(libsodium_include: &Path) {
-    let out = PathBuf::from(env::var_os("OUT_DIR").expect("a build script has OUT_DIR"));
-    let (source, lib) = (out.join("source"), out.join("lib/libzmq.a"));
+fn compile(source: &Path, out: &Path) {
+    // libzmq includes it. What it would hold is defined on the command line.
+    fs::write(out.join("platform.hpp"), "").expect("the build directory can be written");
+    let code = files(&source.join("src")).into_iter().filter(|file| {
+        file.extension().is_some_and(|e| e == "cpp") && !NOT_COMPILED.iter().any(|name| file.ends_with(name))
+    });
     let mut build = cc::Build::new();
-    build.cpp(true).std("c++11").out_dir(out.join("corrected")).includes([
-        source.join("include"),
-        source.join("src"),
-        out.clone(), // platform.hpp
-        libsodium_include.to_owned(),
-    ]);
-    for correction in CORRECTIONS {
-        let corrected = source.join(format!("src/{}_corrected.cpp", correction.file));
-        fs::write(&corrected, correction.apply(&source.join("src"))).expect("the build directory can be written");
-        build.file(corrected);
-    }
-    for (name, value) in UPSTREAM {
+    build
+        .out_dir(out.join("lib"))
+        .includes([source.join("include"), source.join("src"), source.join("external/sha1"), out.to_owned()])
+        .include(env!("DEP_SODIUM_INCLUDE"));
+    for (name, value) in CONFIGURATION.iter().chain(LINUX) {
         build.define(name, *value);
     }
-    let objects = build.compile_intermediates();
-
-    // cc puts a hash before the name of each object.
-    let listed = archiver(&build).arg("t").arg(&lib).output().expect("ar lists libzmq.a");
-    let members = String::from_utf8(listed.stdout).expect("names of objects");
-    let is_original = |name: &&str| CORRECTIONS.iter().any(|c| name.ends_with(&format!("-{}.o", c.file)));
-    let originals: Vec<_> = members.lines().filter(is_original).collect();
-    assert_eq!(originals.len(), CORRECTIONS.len(), "objects of libzmq that are corrected: {originals:?}");
-    run(archiver(&build).arg("d").arg(&lib).args(originals));
-    run(archiver(&build).arg("rs").arg(&lib).args(objects));
-}
-
-impl Correction {
-    fn apply(&self, sources: &Path) -> String {
-        let read = |name: &str| fs::read_to_string(sources.join(name)).expect("zeromq-src leaves its sources there");
-        let mut text = read(&format!("{}.cpp", self.file));
-        if let Some((header, include)) = self.header {
-            assert_eq!(text.matches(include).count(), 1, "{include} in {}.cpp", self.file);
-            text = text.replace(include, &[&read(header), include].join("\n"));
-        }
-        let after = |from: usize, wanted: &&str| Some(from + text[from..].find(*wanted)? + wanted.len());
-        let before = self.before.iter().try_fold(0, after);
-        let end = before.and_then(|from| after(from, &self.place));
-        let end = end.unwrap_or_else(|| panic!("{}.cpp is not the one that the correction was made for", self.file));
-        [&text[..end - self.place.len()], self.instead, &text[end..]].concat()
+    if has_strlcpy(out) {
+        build.define("ZMQ_HAVE_STRLCPY", "1");
     }
+    let sha1 = build.clone().file(source.join("external/sha1/sha1.c")).compile_intermediates();
+    build.cpp(true).std("c++11").files(code).objects(sha1).compile("zmq");
 }
 
-fn archiver(build: &cc::Build) -> Command {
-    build.get_archiver()
-}
-
-fn run(command: &mut Command) {
-    let status = command.status().unwrap_or_else(|e| panic!("{command:?}: {e}"));
-    assert!(status.success(), "{command:?}: {status}");
+/// Whether the C library has strlcpy (glibc since 2.38): libzmq's own one would clash with it.
+fn has_strlcpy(out: &Path) -> bool {
+    let (probe, program) = (out.join("strlcpy.c"), out.join("strlcpy"));
+    let text = "#include <string.h>\nint main(void) { char to[2]; return strlcpy(to, \"\", sizeof to) != 0; }\n";
+    fs::write(&probe, text).expect("the build directory can be written");
+    let mut compiler = cc::Build::new().warnings(false).get_compiler().to_command();
+    let output = compiler.arg("-Werror=implicit-function-declaration").arg(probe).arg("-o").arg(program).output();
+    output.expect("a C compiler").status.success()
 }

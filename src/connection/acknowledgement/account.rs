@@ -16,6 +16,9 @@ use crate::connection::acknowledgement::tcp_info::{self, TcpInfo};
 use crate::connection::message::Message;
 use crate::options::{Key, Values};
 
+/// The bytes of a ZMTP greeting, which both sides send before anything else.
+const GREETING: u64 = 64;
+
 /// The account of one connection. Guarded by its lock.
 pub(in crate::connection) struct Account {
     mechanism: Mechanism,
@@ -72,6 +75,12 @@ impl Account {
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
         self.kernel = tcp.and_then(|tcp| {
             let info = tcp_info::read(tcp.as_fd()).ok()?;
+            // The peer's kernel has acknowledged our greeting, or the peer could not have gone on. A kernel that does not
+            // count (gVisor's) says nothing of what comes later either.
+            let counts = info.counters.acked >= GREETING && info.counters.received >= GREETING;
+            if !counts {
+                return None;
+            }
             Some(KernelAccount { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
         });
     }
@@ -217,5 +226,36 @@ impl KernelAccount {
             self.ledger.written(written, info.counters.received);
         }
         Observation { info: Some(info), moved: self.ledger.observe(info.counters) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::bytes::ByteBudget;
+    use std::io::{Read, Write};
+    use std::net::{TcpListener, TcpStream};
+
+    /// A connection on which each side has sent and read so many bytes.
+    fn connection(bytes: usize) -> (TcpStream, TcpStream) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let (mut there, _) = listener.accept().unwrap();
+        here.write_all(&vec![1; bytes]).unwrap();
+        there.read_exact(&mut vec![0; bytes]).unwrap();
+        // The answer carries the acknowledgement.
+        there.write_all(&vec![2; bytes]).unwrap();
+        here.read_exact(&mut vec![0; bytes]).unwrap();
+        (here, there)
+    }
+
+    #[test]
+    fn counters_that_do_not_count_the_greeting_are_not_believed() {
+        for (bytes, believed) in [(0, false), (63, false), (64, true)] {
+            let (here, _there) = connection(bytes);
+            let mut account = Account::new(&Values::defaults(), Arc::new(ByteBudget::new(1 << 20)).reservation());
+            account.begin(Some(here.into()));
+            assert_eq!(account.tcp().is_some(), believed, "{bytes} bytes");
+        }
     }
 }

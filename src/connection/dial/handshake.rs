@@ -7,11 +7,12 @@
 
 use std::ffi::CStr;
 use std::net::TcpStream;
-use std::os::fd::{AsFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, OwnedFd, RawFd};
 
-use super::DialFailure;
+use super::{DialFailure, errno_text};
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::socket::MonitorEvent;
+use crate::sys::descriptor;
 
 const MECHANISM_MISMATCH: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_MECHANISM_MISMATCH;
 const CRYPTOGRAPHIC: u32 = zmq_sys::ZMQ_PROTOCOL_ERROR_ZMTP_CRYPTOGRAPHIC;
@@ -35,8 +36,14 @@ pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, heard: Option
         (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, _) => failure(libc::EACCES, WANTS_CURVE),
         (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), _, _) => failure(libc::EACCES, OTHER_KEY),
         // Said without a reason, it was our libzmq that closed, because it could make no sense of what came.
-        (MonitorEvent::WrongPeer(_) | MonitorEvent::Disconnected, _, _) => {
+        (MonitorEvent::WrongPeer(_) | MonitorEvent::Disconnected(_), _, _) => {
             failure(libc::EPROTO, "wrong peer: what listens there is not a ZeroMQ PULL socket of ZMTP 3")
+        }
+        // The system ended it, not the peer: the network, a firewall, a limit. EPIPE is the peer's FIN.
+        (MonitorEvent::HandshakeFailed(os_errno), _, _)
+            if !matches!(os_errno, 0 | libc::EPIPE | libc::ECONNRESET | libc::EAGAIN | libc::EINTR) =>
+        {
+            failure(os_errno, &format!("{} in the ZMTP handshake", errno_text(os_errno)))
         }
         (_, true, Some(WELCOME..)) => failure(
             libc::EPROTO,
@@ -91,10 +98,7 @@ impl HandshakeBytes {
     /// The connection behind that descriptor number, if it leads to where `dialled` says: the number may mean something
     /// else by now.
     pub(in crate::connection) fn new(fd: RawFd, dialled: &CStr) -> Option<HandshakeBytes> {
-        // SAFETY: only duplicates.
-        let own = unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, 0) };
-        // SAFETY: just made, owned by nobody else.
-        let stream = (own != -1).then(|| unsafe { TcpStream::from_raw_fd(own) })?;
+        let stream = TcpStream::from(descriptor::duplicate(fd).ok()?);
         let mut peer = stream.peer_addr().ok()?;
         peer.set_ip(peer.ip().to_canonical());
         dialled.to_str().ok()?.ends_with(&peer.to_string()).then(|| HandshakeBytes(stream.into()))
@@ -127,11 +131,12 @@ mod tests {
             (closed, false, Some(1), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, true, Some(0), libc::ECONNRESET, "without a ZMTP handshake"),
             (closed, false, None, libc::ECONNRESET, "or asks for CURVE"),
+            (MonitorEvent::HandshakeFailed(libc::EHOSTUNREACH), true, Some(65), libc::EHOSTUNREACH, "No route to host"),
             (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), true, None, libc::EACCES, NO_CURVE),
             (MonitorEvent::WrongPeer(MECHANISM_MISMATCH), false, Some(65), libc::EACCES, WANTS_CURVE),
             (MonitorEvent::WrongPeer(CRYPTOGRAPHIC), true, Some(64), libc::EACCES, OTHER_KEY),
             (MonitorEvent::WrongPeer(0), false, Some(91), libc::EPROTO, "wrong peer"),
-            (MonitorEvent::Disconnected, true, Some(14), libc::EPROTO, "wrong peer"),
+            (MonitorEvent::Disconnected(libc::EPROTO), true, Some(14), libc::EPROTO, "wrong peer"),
             (MonitorEvent::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
         ] {
             let failure = why(event, curve, heard);

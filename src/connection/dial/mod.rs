@@ -1,24 +1,39 @@
 //! One dial: every address of an endpoint, in order, until one shakes hands or the time is over. It is told what
 //! happens and says what to do.
+//!
+//! The addresses share `connect_timeout_ms`, for TCP and for the handshake, so that no address uses up the time of
+//! another: also one that accepts and says nothing. The last address has `handshake_timeout_ms` for its handshake.
 
 use std::collections::VecDeque;
-use std::ffi::{CStr, CString};
+use std::ffi::CString;
 use std::io;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+mod addresses;
 mod handshake;
 
 use super::socket::MonitorEvent;
+use crate::libzmq;
+use crate::net::route::RouteError;
 use crate::options::{Key, Values};
+pub(crate) use addresses::AddressHistory;
+use addresses::Failure;
 use handshake::{HandshakeBytes, why, why_silent};
 
 /// Why a dial, or its last address, failed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DialFailure {
-    /// errno, as near as it can be told: libzmq gives none for a failed connect.
+    /// errno of the system call that failed, or what stands for it. Never 0.
     pub(crate) os_errno: i32,
     /// One line.
     pub(crate) message: String,
+}
+
+impl From<RouteError> for DialFailure {
+    fn from(error: RouteError) -> DialFailure {
+        DialFailure { os_errno: error.os_errno, message: error.message }
+    }
 }
 
 /// An address as libzmq takes it, or why it cannot be dialled.
@@ -39,7 +54,7 @@ enum Phase {
     /// Waiting for addresses.
     Resolving,
     /// Waiting for TCP.
-    Connecting { since: Instant },
+    Connecting,
     /// Waiting for the ZMTP handshake.
     Handshaking,
 }
@@ -47,6 +62,7 @@ enum Phase {
 /// The dial's progress.
 pub(crate) struct Dial {
     addresses: VecDeque<CString>,
+    history: Arc<AddressHistory>,
     /// The first address that cannot be dialled as the options ask.
     passed_over: Option<DialFailure>,
     /// An address has been dialled.
@@ -69,10 +85,11 @@ pub(crate) struct Dial {
 
 impl Dial {
     /// A dial that waits for its addresses.
-    pub(crate) fn new(now: Instant, values: &Values) -> Dial {
+    pub(crate) fn new(now: Instant, values: &Values, history: Arc<AddressHistory>) -> Dial {
         let connect_by = now + values.ms(Key::ConnectTimeoutMs);
         Dial {
             addresses: VecDeque::new(),
+            history,
             passed_over: None,
             tried: false,
             curve: values.is_curve(),
@@ -93,23 +110,24 @@ impl Dial {
 
     /// Gives it the addresses. Those that cannot be dialled are passed over.
     pub(crate) fn addresses(&mut self, ways: impl IntoIterator<Item = Way>) {
+        let mut usable = Vec::new();
         for way in ways {
             match way {
-                Ok(address) => self.addresses.push_back(address),
+                Ok(address) => usable.push(address),
                 Err(failure) => drop(self.passed_over.get_or_insert(failure)),
             }
         }
+        self.addresses = self.history.in_order(usable);
     }
 
-    /// The next address, to be dialled on a fresh socket. What time is left is shared among the addresses left, so
-    /// that a silent first one does not starve the others.
+    /// The next address, to be dialled on a fresh socket. What time is left is shared among the addresses left.
     pub(crate) fn next_address(&mut self, now: Instant) -> Option<CString> {
         let left = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX);
         let address = self.addresses.pop_front()?;
         self.tried = true;
         self.address = Some(address.clone());
         self.heard = None;
-        self.phase = Phase::Connecting { since: now };
+        self.phase = Phase::Connecting;
         self.due = now + self.connect_by.saturating_duration_since(now) / left;
         Some(address)
     }
@@ -121,31 +139,20 @@ impl Dial {
                 let address = self.address.as_deref().filter(|_| self.listens);
                 self.heard = address.and_then(|address| HandshakeBytes::new(fd, address));
                 self.phase = Phase::Handshaking;
-                self.due = now + self.handshake_time;
+                let handshake_by = now + self.handshake_time;
+                // The others need what is left of the time.
+                self.due = if self.addresses.is_empty() { handshake_by } else { handshake_by.min(self.due) };
                 Verdict::Wait
             }
-            MonitorEvent::Closed => {
-                // libzmq does not say why. The file of a Unix socket does.
-                if let Some(failure) = self.address.as_deref().and_then(why_no_file) {
-                    return self.failed(now, failure.os_errno, &failure.message);
-                }
-                // A refusal comes back in one round trip; what is unreachable is known
-                // after the kernel has asked for its address for a second or more.
-                let quick = matches!(self.phase, Phase::Connecting { since } if now < since + Duration::from_secs(1));
-                if quick {
-                    self.failed(now, libc::ECONNREFUSED, "connection refused or no route")
-                } else {
-                    self.failed(now, libc::EHOSTUNREACH, "host unreachable, or it did not answer in time")
-                }
-            }
+            MonitorEvent::Closed(os_errno) => self.failed(now, os_errno, &errno_text(os_errno)),
             MonitorEvent::HandshakeFailed(_)
-            | MonitorEvent::Disconnected
+            | MonitorEvent::Disconnected(_)
             | MonitorEvent::WrongPeer(_)
             | MonitorEvent::NotAuthorised(_) => {
                 let failure = why(event, self.curve, self.heard_bytes());
                 self.failed(now, failure.os_errno, &failure.message)
             }
-            MonitorEvent::Ready | MonitorEvent::Reaped => Verdict::Wait,
+            MonitorEvent::Ready | MonitorEvent::OptionRefused { .. } | MonitorEvent::Reaped => Verdict::Wait,
         }
     }
 
@@ -153,24 +160,51 @@ impl Dial {
         self.heard.as_ref().and_then(HandshakeBytes::bytes)
     }
 
-    /// What the passing of time means.
-    pub(crate) fn on_time(&mut self, now: Instant) -> Verdict {
+    /// What the passing of time means. `waits_behind`: how many look-ups keep the name waiting for a resolver thread, if any do.
+    pub(crate) fn on_time(&mut self, now: Instant, waits_behind: impl FnOnce() -> Option<usize>) -> Verdict {
         if now < self.due {
             return Verdict::Wait;
         }
         let what = match self.phase {
-            Phase::Resolving => "the name was not resolved within connect_timeout_ms",
-            Phase::Connecting { .. } => "no answer within connect_timeout_ms",
-            Phase::Handshaking => why_silent(self.curve, self.heard_bytes()),
+            Phase::Resolving => match waits_behind() {
+                None => "the name was not resolved within connect_timeout_ms".to_owned(),
+                Some(others) => format!(
+                    "the name waited for a resolver thread until connect_timeout_ms was over: {others} other look-ups \
+                     have no answer"
+                ),
+            },
+            Phase::Connecting => "no answer within connect_timeout_ms".to_owned(),
+            Phase::Handshaking => why_silent(self.curve, self.heard_bytes()).to_owned(),
         };
-        self.failed(now, libc::ETIMEDOUT, what)
+        self.address_failed(Failure::Slow);
+        self.next_or(now, libc::ETIMEDOUT, &what)
+    }
+
+    /// The handshake with the present address has succeeded.
+    pub(crate) fn succeeded(self) {
+        if let Some(address) = &self.address {
+            self.history.succeeded(address);
+        }
     }
 
     /// This address, or the look-up, failed.
     pub(crate) fn failed(&mut self, now: Instant, os_errno: i32, message: &str) -> Verdict {
+        self.address_failed(Failure::Quick);
+        self.next_or(now, os_errno, message)
+    }
+
+    fn address_failed(&self, how: Failure) {
+        if let Some(address) = &self.address {
+            self.history.failed(address, how);
+        }
+    }
+
+    fn next_or(&mut self, now: Instant, os_errno: i32, message: &str) -> Verdict {
         if !self.addresses.is_empty() && now < self.connect_by {
             return Verdict::TryNext;
         }
+        // A failure without an errno is not known to happen.
+        let os_errno = if os_errno == 0 { libc::ECONNABORTED } else { os_errno };
         Verdict::Failed(match self.passed_over.take() {
             None => DialFailure { os_errno, message: message.to_owned() },
             Some(failure) if !self.tried => failure,
@@ -179,19 +213,9 @@ impl Dial {
     }
 }
 
-/// Why a Unix socket cannot be connected, when it is its file.
-fn why_no_file(address: &CStr) -> Option<DialFailure> {
-    let path = address.to_bytes().strip_prefix(b"ipc://").filter(|path| !path.starts_with(b"@"))?;
-    let path = CString::new(path).ok()?;
-    // SAFETY: the path ends with NUL.
-    if unsafe { libc::access(path.as_ptr(), libc::W_OK) } == 0 {
-        return None;
-    }
-    let error = io::Error::last_os_error();
-    Some(DialFailure {
-        os_errno: error.raw_os_error()?,
-        message: format!("no socket that can be used at this path: {error}"),
-    })
+/// The system's text for an errno.
+fn errno_text(os_errno: i32) -> String {
+    libzmq::error_text(&io::Error::from_raw_os_error(os_errno))
 }
 
 #[cfg(test)]
@@ -204,7 +228,7 @@ mod tests {
         let now = Instant::now();
         let values = [("KVCONN_CONNECT_TIMEOUT_MS", "4000"), ("KVCONN_HANDSHAKE_TIMEOUT_MS", "1000")];
         let find = |name: &str| values.iter().find(|(n, _)| *n == name).map(|(_, value)| (*value).to_owned());
-        let mut dial = Dial::new(now, &Values::from_environment(find).unwrap());
+        let mut dial = Dial::new(now, &Values::from_environment(find).unwrap(), Arc::default());
         dial.addresses(addresses.iter().map(|a| Ok(CString::new(*a).unwrap())));
         (dial, now)
     }
@@ -214,10 +238,10 @@ mod tests {
         let (mut dial, now) = dial(&["a", "b"]);
         assert_eq!(dial.next_address(now).unwrap().to_str(), Ok("a"));
         assert_eq!(dial.due(), now + 2 * SECOND);
-        assert_eq!(dial.on_time(now + 2 * SECOND), Verdict::TryNext);
+        assert_eq!(dial.on_time(now + 2 * SECOND, || None), Verdict::TryNext);
         assert_eq!(dial.next_address(now + 2 * SECOND).unwrap().to_str(), Ok("b"));
         assert_eq!(dial.due(), now + 4 * SECOND);
-        assert!(matches!(dial.on_seen(MonitorEvent::Closed, now + 3 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(MonitorEvent::Closed(libc::ECONNREFUSED), now + 3 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]
@@ -226,7 +250,7 @@ mod tests {
         dial.next_address(now);
         assert_eq!(dial.on_seen(MonitorEvent::Connected(5), now + 3 * SECOND), Verdict::Wait);
         assert_eq!(dial.due(), now + 4 * SECOND);
-        let Verdict::Failed(failure) = dial.on_time(dial.due()) else { panic!("still going") };
+        let Verdict::Failed(failure) = dial.on_time(dial.due(), || None) else { panic!("still going") };
         assert_eq!(failure.os_errno, libc::ETIMEDOUT);
         assert!(failure.message.contains("handshake"));
     }
@@ -235,14 +259,36 @@ mod tests {
     fn no_address_is_tried_when_the_time_is_over() {
         let (mut dial, now) = dial(&["a", "b"]);
         dial.next_address(now);
-        assert!(matches!(dial.on_seen(MonitorEvent::Closed, now + 5 * SECOND), Verdict::Failed(_)));
+        assert!(matches!(dial.on_seen(MonitorEvent::Closed(libc::ECONNREFUSED), now + 5 * SECOND), Verdict::Failed(_)));
     }
 
     #[test]
-    fn a_name_that_does_not_resolve_in_time_fails() {
-        let (mut dial, now) = dial(&[]);
-        assert_eq!(dial.on_time(now + SECOND), Verdict::Wait);
-        assert!(matches!(dial.on_time(now + 4 * SECOND), Verdict::Failed(_)));
+    fn a_name_that_does_not_resolve_in_time_fails_and_says_whether_it_had_a_thread() {
+        for (waits_behind, says) in [(None, "was not resolved"), (Some(64), "64 other look-ups")] {
+            let (mut dial, now) = dial(&[]);
+            assert_eq!(dial.on_time(now + SECOND, || waits_behind), Verdict::Wait);
+            let Verdict::Failed(failure) = dial.on_time(now + 4 * SECOND, || waits_behind) else {
+                panic!("still going")
+            };
+            assert_eq!(failure.os_errno, libc::ETIMEDOUT);
+            assert!(failure.message.contains(says), "{}", failure.message);
+        }
+    }
+
+    #[test]
+    fn a_first_address_that_only_accepts_uses_up_its_share_and_no_more() {
+        let (mut dial, now) = dial(&["a", "b"]);
+        dial.next_address(now);
+        dial.on_seen(MonitorEvent::Connected(-1), now + SECOND * 3 / 2);
+        assert_eq!(dial.due(), now + 2 * SECOND, "its share ends before its handshake's time");
+        assert_eq!(dial.on_time(now + 2 * SECOND, || None), Verdict::TryNext);
+        dial.next_address(now + 2 * SECOND);
+        dial.on_seen(MonitorEvent::Connected(-1), now + 4 * SECOND);
+        assert_eq!(dial.due(), now + 5 * SECOND, "the last address has the whole time for its handshake");
+        let history = dial.history.clone();
+        dial.succeeded();
+        let order = history.in_order([c"a", c"b"].map(CString::from));
+        assert_eq!(order, [c"b", c"a"].map(CString::from));
     }
 
     #[test]

@@ -3,18 +3,21 @@
 //! libzmq would resolve a name on its I/O thread, at every dial, and one name server that does not
 //! answer would stall every socket for ten seconds. So [`Resolver`] looks names up on threads that
 //! nobody waits for, and libzmq only sees numeric addresses.
+//!
+//! When every thread is busy with a name that hangs, further names wait. A name that the hosts file
+//! knows need not: one more thread looks it up there.
 
+mod hosts;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{HashMap, VecDeque};
 use std::error::Error;
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr, SocketAddrV6};
+use std::net::{SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::ptr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -36,11 +39,9 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolveError {
-    /// The `EAI_*` code of `getaddrinfo`.
-    pub code: i32,
-    /// The `errno` that comes with `EAI_SYSTEM`, else 0. Never `EINTR`.
+    /// The errno of the system call that failed, else the errno for the `EAI_*` code (see `ERRNOS`). Never 0 or `EINTR`.
     pub os_errno: i32,
-    /// What `code` or `os_errno` says in words.
+    /// The system's text.
     pub text: String,
 }
 
@@ -70,9 +71,17 @@ pub struct Resolver {
     shared: Arc<Shared>,
 }
 
+/// Looks a name up, however long that takes.
+type Lookup = dyn Fn(&str) -> Resolved + Send + Sync;
+/// Looks a name up without waiting.
+type LocalLookup = dyn Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync;
+
 struct Shared {
     limits: Limits,
-    lookup: Box<dyn Fn(&str) -> Resolved + Send + Sync>,
+    lookup: Box<Lookup>,
+    /// What answers at once if it knows the name: the hosts file.
+    local: Box<LocalLookup>,
+    /// A lock of its own: no other is taken while it is held.
     state: Mutex<State>,
     /// Signalled when a name is queued for an idle thread, and when the resolver is dropped.
     asked: Condvar,
@@ -89,6 +98,10 @@ struct State {
     waiting: HashMap<Arc<str>, Vec<(u16, Done)>>,
     /// The names that no thread has taken yet.
     queue: VecDeque<Arc<str>>,
+    /// Those among them that were not looked for in the hosts file yet.
+    unchecked: VecDeque<Arc<str>>,
+    /// The one thread that does so is there.
+    checking: bool,
     /// Threads there are, and how many of them wait for a name.
     threads: usize,
     idle: usize,
@@ -98,20 +111,26 @@ struct State {
 impl Resolver {
     /// A resolver that asks the system (`getaddrinfo`). Starts no thread yet.
     pub fn new() -> Resolver {
-        Resolver::with_lookup(system_lookup)
+        let limits = Limits { threads: MAX_THREADS, idle: IDLE };
+        Resolver::with_limits(limits, system_lookup, hosts::lookup)
     }
 
     /// A resolver that asks `lookup` for the addresses of a name; their ports are of no account.
     pub fn with_lookup(lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
         let limits = Limits { threads: MAX_THREADS, idle: IDLE };
-        Resolver::with_limits(limits, lookup)
+        Resolver::with_limits(limits, lookup, |_| None)
     }
 
-    fn with_limits(limits: Limits, lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
+    fn with_limits(
+        limits: Limits,
+        lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static,
+        local: impl Fn(&str) -> Option<Vec<SocketAddr>> + Send + Sync + 'static,
+    ) -> Resolver {
         Resolver {
             shared: Arc::new(Shared {
                 limits,
                 lookup: Box::new(lookup),
+                local: Box::new(local),
                 state: Mutex::default(),
                 asked: Condvar::new(),
             }),
@@ -126,27 +145,72 @@ impl Resolver {
     ///
     /// # Errors
     ///
-    /// If a thread was needed and could not be made. Nothing is started then, and `done` is
-    /// dropped without a call.
+    /// If there is no thread and none could be made. Nothing is started then, and `done` is
+    /// dropped without a call. After [`prepare`](Self::prepare) that is not known to happen.
     pub fn resolve(&self, host: &str, port: u16, done: Done) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if let Some(waiting) = state.waiting.get_mut(host) {
             waiting.push((port, done));
             return Ok(());
         }
+        let mut waits = false;
         // A thread that has been woken, and has not run yet, still counts as idle: so does its name.
         if state.queue.len() < state.idle {
             self.shared.asked.notify_one();
         } else if state.threads < self.shared.limits.threads {
-            let shared = Arc::clone(&self.shared);
             // It begins by taking the lock, and so finds the name.
-            spawn_quiet("kvconn-resolve", move || work(&shared))?;
-            state.threads += 1;
+            match self.start_thread(&mut state) {
+                Err(e) if state.threads == 0 => return Err(e),
+                // Without one more the name waits for those that are there.
+                started => waits = started.is_err(),
+            }
+        } else {
+            waits = true;
         }
         let host: Arc<str> = host.into();
         state.waiting.insert(Arc::clone(&host), vec![(port, done)]);
-        state.queue.push_back(host);
+        state.queue.push_back(Arc::clone(&host));
+        if waits {
+            state.unchecked.push_back(host);
+            self.start_checking(&mut state);
+        }
         Ok(())
+    }
+
+    /// How many look-ups keep this name waiting for a thread; `None` if it has one, or was not asked for.
+    pub fn waits_behind(&self, host: &str) -> Option<usize> {
+        let state = self.shared.state.lock();
+        state.queue.iter().any(|queued| &**queued == host).then_some(state.threads)
+    }
+}
+
+impl Resolver {
+    /// Makes sure that there is a thread, before something is made that needs a look-up.
+    ///
+    /// # Errors
+    ///
+    /// The system's error if there is none and none could be made.
+    pub fn prepare(&self) -> io::Result<()> {
+        let mut state = self.shared.state.lock();
+        if state.threads == 0 { self.start_thread(&mut state) } else { Ok(()) }
+    }
+
+    fn start_thread(&self, state: &mut State) -> io::Result<()> {
+        let shared = Arc::clone(&self.shared);
+        spawn_quiet("kvconn-resolve", move || work(&shared))?;
+        state.threads += 1;
+        Ok(())
+    }
+
+    /// Starts the thread that looks for waiting names in the hosts file, if there is none. Without it they only wait.
+    fn start_checking(&self, state: &mut State) {
+        if !state.checking {
+            let shared = Arc::clone(&self.shared);
+            state.checking = spawn_quiet("kvconn-hosts", move || check(&shared)).is_ok();
+            if !state.checking {
+                state.unchecked.clear();
+            }
+        }
     }
 }
 
@@ -168,7 +232,11 @@ fn work(shared: &Shared) {
     let mut state = shared.state.lock();
     loop {
         if let Some(host) = state.queue.pop_front() {
-            MutexGuard::unlocked(&mut state, || answer(shared, &host));
+            MutexGuard::unlocked(&mut state, || {
+                // Whatever the system's look-up does, every waiting dial must be told.
+                let panicked = || Err(ResolveError { os_errno: libc::EIO, text: "the look-up panicked".into() });
+                answer(shared, &host, guarded(|| (shared.lookup)(&host)).unwrap_or_else(panicked));
+            });
             continue;
         }
         if state.dropped {
@@ -185,10 +253,26 @@ fn work(shared: &Shared) {
     state.threads -= 1;
 }
 
-/// Looks `host` up and tells everybody who asked until then.
-fn answer(shared: &Shared, host: &str) {
-    // Whatever happens in a call that is not ours, those who wait must hear of it.
-    let found = guarded(|| (shared.lookup)(host)).unwrap_or_else(|| Err(ResolveError::from_code(libc::EAI_FAIL)));
+/// The life of the thread that looks for waiting names in the hosts file: until none is left.
+fn check(shared: &Shared) {
+    let mut state = shared.state.lock();
+    while let Some(host) = state.unchecked.pop_front() {
+        let is_queued = |state: &State| state.queue.iter().position(|queued| *queued == host);
+        if is_queued(&state).is_none() {
+            continue;
+        }
+        let found = MutexGuard::unlocked(&mut state, || guarded(|| (shared.local)(&host)).flatten());
+        // A thread may have taken it meanwhile.
+        if let (Some(found), Some(place)) = (found, is_queued(&state)) {
+            state.queue.remove(place);
+            MutexGuard::unlocked(&mut state, || answer(shared, &host, Ok(found)));
+        }
+    }
+    state.checking = false;
+}
+
+/// Tells everybody who has asked for `host` until now.
+fn answer(shared: &Shared, host: &str, found: Resolved) {
     let waiting = shared.state.lock().waiting.remove(host);
     for (port, done) in waiting.unwrap_or_default() {
         let resolved = found.clone().map(|found| with_port(found, port));
@@ -222,104 +306,49 @@ fn with_port(found: Vec<SocketAddr>, port: u16) -> Vec<SocketAddr> {
     addresses
 }
 
-impl ResolveError {
-    /// The error of an `EAI_*` code; for `EAI_SYSTEM` it is `errno` that tells.
-    fn from_code(code: i32) -> ResolveError {
-        if code == libc::EAI_SYSTEM {
-            let error = io::Error::last_os_error();
-            return ResolveError { code, os_errno: error.raw_os_error().unwrap_or_default(), text: error.to_string() };
-        }
-        // SAFETY: gai_strerror returns a NUL-terminated string that lives for ever, for any code.
-        let text = unsafe { CStr::from_ptr(libc::gai_strerror(code)) };
-        ResolveError { code, os_errno: 0, text: text.to_string_lossy().into_owned() }
+/// The errno that stands for an `EAI_*` code. `ENOENT` says that the name is unknown, `EAGAIN` that nobody could say.
+const ERRNOS: [(i32, i32); 6] = [
+    (libc::EAI_NONAME, libc::ENOENT),
+    (libc::EAI_NODATA, libc::ENOENT),
+    (libc::EAI_AGAIN, libc::EAGAIN),
+    (libc::EAI_MEMORY, libc::ENOMEM),
+    (libc::EAI_FAIL, libc::EIO),
+    (libc::EAI_FAMILY, libc::EAFNOSUPPORT),
+];
+
+impl From<io::Error> for ResolveError {
+    /// The standard library keeps the errno of a failed system call (`EAI_SYSTEM`). Of every other code it keeps only
+    /// the text, so the text tells the code. Both come from `gai_strerror` in the same process, in whatever language.
+    fn from(error: io::Error) -> ResolveError {
+        let text = error.to_string();
+        let code = || ERRNOS.iter().find(|(code, _)| text.ends_with(&code_text(*code)));
+        let os_errno = error.raw_os_error().unwrap_or_else(|| code().map_or(libc::EIO, |(_, errno)| *errno));
+        ResolveError { os_errno, text }
     }
 }
 
-/// Asks `getaddrinfo` for the addresses of `host`, in its order (RFC 6724: what is reachable comes
-/// first).
+/// The system's text for an `EAI_*` code.
+fn code_text(code: i32) -> String {
+    // SAFETY: gai_strerror returns a NUL-terminated string that is never freed, for any code.
+    unsafe { CStr::from_ptr(libc::gai_strerror(code)) }.to_string_lossy().into_owned()
+}
+
+/// Asks `getaddrinfo` for the addresses of `host`, in its order (RFC 6724: reachable addresses come first).
+///
+/// The standard library calls it without AI_ADDRCONFIG, which would hide `::1` on a host that has no other IPv6 address
+/// (and the reverse). Addresses of a family that the host does not have come last, and dialling them fails at once.
 fn system_lookup(host: &str) -> Resolved {
-    let Ok(host) = CString::new(host) else {
-        return Err(ResolveError::from_code(libc::EAI_NONAME));
-    };
-    // Without AI_ADDRCONFIG, which would hide `::1` on a host that has no other IPv6 address (and
-    // the reverse). What it spares us, addresses of a family that is not there, costs nothing: they
-    // come last, and dialling them fails at once.
-    //
-    // SAFETY: all zeros is an addrinfo without flags and pointers.
-    let mut hints: libc::addrinfo = unsafe { std::mem::zeroed() };
-    hints.ai_family = libc::AF_UNSPEC;
-    // One entry for each address, not one more for each kind of socket.
-    hints.ai_socktype = libc::SOCK_STREAM;
-
-    let mut list = AddressList(ptr::null_mut());
     loop {
-        // SAFETY: `host` is NUL-terminated, `hints` is valid, and `list` is empty and takes what is
-        // found.
-        let code = unsafe { libc::getaddrinfo(host.as_ptr(), ptr::null(), &hints, &mut list.0) };
-        if code == 0 {
-            break;
+        match (host, 0).to_socket_addrs() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e.into()),
+            Ok(found) if found.len() == 0 => {
+                return Err(ResolveError {
+                    os_errno: libc::ENOENT,
+                    text: "the name has no IPv4 or IPv6 address".into(),
+                });
+            }
+            Ok(found) => return Ok(found.collect()),
         }
-        let error = ResolveError::from_code(code);
-        if error.os_errno != libc::EINTR {
-            return Err(error);
-        }
-    }
-    let found: Vec<SocketAddr> = list.addresses().collect();
-    match found.is_empty() {
-        true => Err(ResolveError::from_code(libc::EAI_NONAME)),
-        false => Ok(found),
-    }
-}
-
-/// What `getaddrinfo` found, or null.
-struct AddressList(*mut libc::addrinfo);
-
-impl AddressList {
-    fn addresses(&self) -> impl Iterator<Item = SocketAddr> {
-        // SAFETY: the list is valid, or null, until it is dropped, and nobody changes it.
-        let first = unsafe { self.0.as_ref() };
-        // SAFETY: `ai_next` is the rest of the same list, or null.
-        let entries = std::iter::successors(first, |entry| unsafe { entry.ai_next.as_ref() });
-        entries.filter_map(|entry| {
-            // SAFETY: the entry's address is as long as its `ai_addrlen` says.
-            unsafe { socket_address(entry.ai_addr, entry.ai_addrlen) }
-        })
-    }
-}
-
-impl Drop for AddressList {
-    fn drop(&mut self) {
-        if !self.0.is_null() {
-            // SAFETY: the list came from getaddrinfo and is freed only here.
-            unsafe { libc::freeaddrinfo(self.0) };
-        }
-    }
-}
-
-/// The address at `address`, with its scope, if it is an IPv4 or IPv6 one.
-///
-/// # Safety
-///
-/// `address` must be null or point to `length` readable bytes.
-pub(crate) unsafe fn socket_address(address: *const libc::sockaddr, length: libc::socklen_t) -> Option<SocketAddr> {
-    let holds = |size: usize| !address.is_null() && length as usize >= size;
-    if !holds(size_of::<libc::sockaddr>()) {
-        return None;
-    }
-    // SAFETY: there is a whole sockaddr, as the caller promises; the same holds below.
-    match i32::from(unsafe { address.read_unaligned() }.sa_family) {
-        libc::AF_INET if holds(size_of::<libc::sockaddr_in>()) => {
-            // SAFETY: see above.
-            let v4 = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
-            let ip = IpAddr::from(v4.sin_addr.s_addr.to_ne_bytes());
-            Some(SocketAddr::new(ip, u16::from_be(v4.sin_port)))
-        }
-        libc::AF_INET6 if holds(size_of::<libc::sockaddr_in6>()) => {
-            // SAFETY: see above.
-            let v6 = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
-            let (ip, port) = (v6.sin6_addr.s6_addr.into(), u16::from_be(v6.sin6_port));
-            Some(SocketAddrV6::new(ip, port, 0, v6.sin6_scope_id).into())
-        }
-        _ => None,
     }
 }

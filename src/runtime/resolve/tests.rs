@@ -18,6 +18,10 @@ fn send_to(sender: &Sender<Resolved>) -> Done {
     Box::new(move |resolved| sender.send(resolved).unwrap())
 }
 
+fn failure() -> ResolveError {
+    ResolveError { os_errno: libc::EAGAIN, text: code_text(libc::EAI_AGAIN) }
+}
+
 fn resolve(resolver: &Resolver, host: &str) -> Receiver<Resolved> {
     let (sender, receiver) = channel();
     resolver.resolve(host, 5555, send_to(&sender)).unwrap();
@@ -71,7 +75,7 @@ impl Server {
             server.now.fetch_sub(1, SeqCst);
             match host {
                 "panic" => panic!("a look-up that panics, on purpose"),
-                "slow failing" => Err(ResolveError::from_code(libc::EAI_AGAIN)),
+                "slow failing" => Err(failure()),
                 _ => Ok(vec![address("10.0.0.1:7"), address("[fd00::1]:8")]),
             }
         }
@@ -91,17 +95,26 @@ fn says_why_a_name_has_no_address() {
     let (absent, invalid) = (resolve(&resolver, "no-such-host.invalid"), resolve(&resolver, "nul\0byte"));
     for receiver in [invalid, absent] {
         let error = receiver.recv_timeout(LONG).unwrap().unwrap_err();
-        assert!(error.code != 0 && !error.text.is_empty(), "{error:?}");
-        assert_eq!(error.os_errno != 0, error.code == libc::EAI_SYSTEM);
+        assert!(error.os_errno != 0 && !error.text.is_empty(), "{error:?}");
     }
 }
 
 #[test]
-fn errors_of_the_system_carry_errno() {
-    // SAFETY: errno is this thread's own.
-    unsafe { *libc::__errno_location() = libc::EMFILE };
-    let error = ResolveError::from_code(libc::EAI_SYSTEM);
-    assert_eq!((error.code, error.os_errno), (libc::EAI_SYSTEM, libc::EMFILE));
+fn the_text_of_a_failed_lookup_tells_its_code() {
+    for (code, os_errno) in ERRNOS {
+        // As the standard library makes it.
+        let text = format!("failed to lookup address information: {}", code_text(code));
+        let error = ResolveError::from(io::Error::other(text.clone()));
+        assert_eq!(error, ResolveError { os_errno, text });
+    }
+    let unknown = ResolveError::from(io::Error::other("something else"));
+    assert_eq!((unknown.os_errno, &*unknown.text), (libc::EIO, "something else"));
+}
+
+#[test]
+fn a_failed_system_call_keeps_its_errno() {
+    let error = ResolveError::from(io::Error::from_raw_os_error(libc::EMFILE));
+    assert_eq!(error.os_errno, libc::EMFILE);
     assert_eq!(error.to_string(), io::Error::from_raw_os_error(libc::EMFILE).to_string());
 }
 
@@ -153,7 +166,7 @@ fn a_burst_is_not_left_to_one_idle_thread() {
 #[test]
 fn a_name_that_comes_as_the_thread_ends_is_not_lost() {
     let limits = Limits { threads: 1, idle: Duration::from_micros(100) };
-    let resolver = Resolver::with_limits(limits, Server::default().lookup());
+    let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
     for turn in 0..5000 {
         found(&resolve(&resolver, "host"));
         let next = Instant::now() + Duration::from_micros(100 + turn % 100);
@@ -189,7 +202,7 @@ fn errors_reach_all_who_wait() {
     server.open();
     for receiver in waiting {
         let error = receiver.recv_timeout(LONG).unwrap();
-        assert_eq!(error, Err(ResolveError::from_code(libc::EAI_AGAIN)));
+        assert_eq!(error, Err(failure()));
     }
     assert_eq!(server.asked(), 1);
 }
@@ -227,7 +240,7 @@ fn exactly_once_from_many_threads() {
         // So short that threads come and go all the time.
         idle: Duration::from_micros(50),
     };
-    let resolver = Resolver::with_limits(limits, server.lookup());
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let (sender, receiver) = channel();
     std::thread::scope(|scope| {
         for policy in 0..8_usize {
@@ -250,9 +263,31 @@ fn exactly_once_from_many_threads() {
 }
 
 #[test]
+fn a_name_that_the_hosts_file_knows_does_not_wait_for_a_thread() {
+    let server = Server::default();
+    let limits = Limits { threads: 2, idle: IDLE };
+    let local = |host: &str| host.starts_with("known").then(|| vec![address("10.0.0.9:1")]);
+    let resolver = Resolver::with_limits(limits, server.lookup(), local);
+    let hanging = ["slow1", "slow2", "slow3"].map(|name| resolve(&resolver, name));
+    wait_until("every thread is busy", || server.asked() == 2);
+    assert_eq!((resolver.waits_behind("slow3"), resolver.waits_behind("slow1")), (Some(2), None));
+    for name in ["known1", "known2"] {
+        let both = [resolve(&resolver, name), resolve(&resolver, name)];
+        both.iter().for_each(|one| assert_eq!(found(one), [address("10.0.0.9:5555")]));
+    }
+    assert!(hanging[2].try_recv().is_err());
+    wait_until("its thread is gone", || !resolver.shared.state.lock().checking);
+    server.open();
+    hanging.iter().for_each(|name| drop(found(name)));
+    assert_eq!(server.asked(), 3, "the hosts file's names were not asked for");
+    // With a thread to spare the system is asked, whatever the hosts file says.
+    assert_eq!(found(&resolve(&resolver, "known1")).len(), 2);
+}
+
+#[test]
 fn a_thread_serves_many_names_then_ends() {
     let limits = Limits { threads: 64, idle: 10 * SHORT };
-    let resolver = Resolver::with_limits(limits, Server::default().lookup());
+    let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
     assert_eq!(resolver.shared.state.lock().threads, 0);
     for name in 0..20 {
         found(&resolve(&resolver, &format!("host{name}")));
@@ -266,9 +301,9 @@ fn a_thread_serves_many_names_then_ends() {
 #[test]
 fn a_panic_harms_nobody_else() {
     let limits = Limits { threads: 1, idle: IDLE };
-    let resolver = Resolver::with_limits(limits, Server::default().lookup());
-    let error = resolve(&resolver, "panic").recv_timeout(LONG).unwrap();
-    assert_eq!(error, Err(ResolveError::from_code(libc::EAI_FAIL)));
+    let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
+    let error = resolve(&resolver, "panic").recv_timeout(LONG).unwrap().unwrap_err();
+    assert_eq!((error.os_errno, &*error.text), (libc::EIO, "the look-up panicked"));
 
     let server = Server::default();
     let resolver = Resolver::with_lookup(server.lookup());
@@ -308,7 +343,7 @@ fn runs_on_a_named_thread() {
 fn dropping_it_waits_for_nothing_and_loses_nothing() {
     let server = Server::default();
     let limits = Limits { threads: 1, idle: LONG };
-    let resolver = Resolver::with_limits(limits, server.lookup());
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let shared = Arc::downgrade(&resolver.shared);
     let names = ["slow1", "slow2"].map(|name| resolve(&resolver, name));
     drop(resolver);

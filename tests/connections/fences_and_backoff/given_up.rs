@@ -43,7 +43,7 @@ fn a_dial_that_was_given_up_is_not_repeated_within_its_step_and_the_error_says_s
         let error = refused(engine.connect(&mute.endpoint(), LIMIT), Status::Backoff);
         assert!(error.message.contains("the last dial was given up"), "{}", error.message);
         assert!(error.message.contains(&conn.info().message), "{} lacks {}", error.message, conn.info().message);
-        assert_eq!(error.os_errno, 0, "nothing failed");
+        assert_eq!(error.os_errno, libc::ECANCELED, "nothing failed");
         let wait = error.retry_after.expect("when to come back");
         assert!(wait > ms(15_000) && wait <= ms(25_000), "a step of 20 s and up to a quarter more: {wait:?}");
         assert!(engine.describe().contains("the last dial was given up"), "{}", engine.describe());

@@ -1,0 +1,34 @@
+//! Descriptors that kvconn owns: close-on-exec, and never one of the standard ones.
+//!
+//! A daemon that has closed its standard input, output or error still writes to descriptors 0 to 2. If one of them were
+//! ours by then, it would write into our files and connections.
+
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+
+/// The first descriptor above the standard ones.
+const LOWEST: RawFd = 3;
+
+/// Takes over what a system call has just returned: a new descriptor, or -1 and errno.
+pub(crate) fn own(fd: RawFd) -> io::Result<OwnedFd> {
+    if fd == -1 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: just made, owned by nobody else.
+    above_standard(unsafe { OwnedFd::from_raw_fd(fd) })
+}
+
+/// The same descriptor, or a duplicate above the standard ones.
+pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
+    if fd.as_raw_fd() < LOWEST { duplicate(fd.as_raw_fd()) } else { Ok(fd) }
+}
+
+/// A duplicate of any descriptor number.
+pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    // SAFETY: takes no pointers; it fails if the number is no open descriptor.
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST) } {
+        -1 => Err(io::Error::last_os_error()),
+        // SAFETY: just made, owned by nobody else.
+        own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
+    }
+}

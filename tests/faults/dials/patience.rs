@@ -1,0 +1,39 @@
+//! A dial without an answer is no progress: a send does not wait for it longer than its own time says.
+
+use std::time::Duration;
+
+use kvconn::error::Status;
+
+use crate::common::engine::{refused, send};
+use crate::common::load::Stopwatch;
+use crate::common::{Engine, WrongPeer, ms};
+
+#[test]
+fn a_send_to_what_has_been_connecting_for_longer_than_its_time_is_stalled_at_once() {
+    let hole = WrongPeer::black_hole();
+    let engine = Engine::with(&[("connect_timeout_ms", "5000")]);
+    let watch = Stopwatch::start();
+    let conn = engine.lazy(&hole.endpoint());
+    // Its own time is not over: it waits for the dial.
+    refused(send(&conn, &[b"x"], ms(300)), Status::Timeout);
+    watch.between(ms(295), ms(400), "the first send");
+    // By now the dial has taken longer than this one would wait.
+    let watch = Stopwatch::start();
+    for _ in 0..10 {
+        let error = refused(send(&conn, &[b"x"], ms(200)), Status::Stalled);
+        assert!(error.message.contains("connect"), "{}", error.message);
+        refused(engine.send_to(&hole.endpoint(), &[b"x"], ms(200)), Status::Stalled);
+    }
+    watch.at_most(ms(100), "ten sends that do not wait");
+    // A longer one waits.
+    let watch = Stopwatch::start();
+    refused(send(&conn, &[b"x"], ms(1000)), Status::Timeout);
+    watch.between(ms(995), ms(1100), "a longer one");
+    // One that does not wait at all has nothing to be stalled.
+    refused(send(&conn, &[b"x"], Duration::ZERO), Status::Timeout);
+    // The first one, which begins the dial itself.
+    let other = WrongPeer::black_hole();
+    refused(engine.send_to(&other.endpoint(), &[b"x"], ms(200)), Status::Timeout);
+    assert_eq!(conn.info().accepted, 0);
+    drop(conn);
+}
