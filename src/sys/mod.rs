@@ -5,6 +5,7 @@ pub(crate) mod descriptor;
 pub(crate) mod epoll;
 pub(crate) mod fork;
 pub(crate) mod lock;
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod thread;
 pub(crate) mod wake;

@@ -3,6 +3,7 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copies;
 mod dials;
 mod names;
 mod refusing_kernel;
