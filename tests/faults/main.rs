@@ -7,3 +7,4 @@ mod copies;
 mod dials;
 mod names;
 mod refusing_kernel;
+mod signals;
