@@ -3,9 +3,11 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copies;
 mod dials;
 mod dump;
 mod log;
 mod losses;
 mod names;
 mod refusing_kernel;
+mod signals;
