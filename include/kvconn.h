@@ -242,8 +242,8 @@ extern "C" {
  */
 #define KVCONN_TIMEOUT (-4)
 /**
- * The queue to the peer is full and has made no progress for at least this call's own timeout; returned without
- * waiting any longer.
+ * The queue to the peer is full and has made no progress for at least this call's own timeout, or the dial has had
+ * no answer for so long; returned without waiting any longer.
  * What to do: Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves
  * again.
  */
