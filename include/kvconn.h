@@ -596,21 +596,21 @@ kvconn_status_t kvconn_shutdown(int64_t flush_ms,
 #define KVCONN_STATE_CONNECTING 1
 /** The ZMTP handshake has succeeded. */
 #define KVCONN_STATE_READY 2
-/** Over. */
+/** It has ended. */
 #define KVCONN_STATE_ENDED 3
 
 /* How a connection ended, which says what an acknowledgement is worth. */
 
-/** It has not ended, or nobody can tell. */
+/** It has not ended, or it is unknown. */
 #define KVCONN_ENDED_UNKNOWN 0
 /**
- * The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
- * it has read everything does not.
+ * The peer closed it in order. The peer gets everything acknowledged if it keeps reading. A peer that closed its socket
+ * before it had read everything does not.
  */
 #define KVCONN_ENDED_FIN 1
-/** The peer or its kernel reset it: what its kernel held may be gone. */
+/** The peer or its kernel reset it: what its kernel held may be lost. */
 #define KVCONN_ENDED_RESET 2
-/** The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again. */
+/** The kernel gave up because no answer came. What the peer's kernel holds may be dropped when it answers again. */
 #define KVCONN_ENDED_TIMEOUT 3
 /** This process ended it. */
 #define KVCONN_ENDED_LOCAL 4
@@ -1046,9 +1046,9 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
 
 /** The peer's kernel has acknowledged it whole. */
 #define KVCONN_OUTCOME_ACKNOWLEDGED 1
-/** The connection has ended before that. */
+/** The connection ended before that. */
 #define KVCONN_OUTCOME_UNACKNOWLEDGED 2
-/** Nobody can tell. */
+/** Acknowledgements are unknown for its connection. */
 #define KVCONN_OUTCOME_UNKNOWN 3
 
 /**
@@ -1486,15 +1486,15 @@ void kvconn_failure_free(kvconn_failure_t *failure);
 /** Ending: the connection was idle, with everything acknowledged, and was closed to save its descriptors. */
 #define KVCONN_EVENT_EVICTED 5
 /**
- * Nothing of what is on the way to the peer has been acknowledged for stall_ms; there may still be room. (Where nobody can
- * tell: libzmq has let go of nothing that it holds.)
+ * Nothing in flight to the peer has been acknowledged for stall_ms; there may still be room. (Where acknowledgements
+ * are unknown: libzmq has freed nothing that it holds.)
  */
 #define KVCONN_EVENT_STALLED 6
 /** A stalled connection makes progress again. */
 #define KVCONN_EVENT_RECOVERED 7
-/** With a connection: ending, its node failed. Without: the life of the node is over. */
+/** With a connection: ending, its node failed. Without: the life of the node has ended. */
 #define KVCONN_EVENT_NODE_FAILED 8
-/** Some events did not fit in the queue at this place; count says how many. */
+/** Some events did not fit into the queue at this place; count says how many. */
 #define KVCONN_EVENT_OVERFLOW 9
 
 /** One event; start it with KVCONN_EVENT_INIT. */
