@@ -15,9 +15,9 @@
 enum { EMBEDDING = 100 * 1000 * 1000 };
 
 /* On kvconn's thread: the buffer is ours again. */
-static void give_back(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *buffer) {
+static void give_back(kvconn_conn_t conn, uint64_t sequence, int32_t outcome, void *buffer) {
     say("RELEASED", "message %" PRIu64 " of connection %" PRIu64 " was %s", sequence, conn,
-        fate == KVCONN_FATE_ACKNOWLEDGED ? "acknowledged" : "not acknowledged: send it again");
+        outcome == KVCONN_OUTCOME_ACKNOWLEDGED ? "acknowledged" : "not acknowledged: send it again");
     free(buffer);
 }
 

@@ -1045,15 +1045,15 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
 /* What became of a message whose buffers are released. */
 
 /** The peer's kernel has acknowledged it whole. */
-#define KVCONN_FATE_ACKNOWLEDGED 1
+#define KVCONN_OUTCOME_ACKNOWLEDGED 1
 /** The connection has ended before that. */
-#define KVCONN_FATE_UNACKNOWLEDGED 2
+#define KVCONN_OUTCOME_UNACKNOWLEDGED 2
 /** Nobody can tell. */
-#define KVCONN_FATE_UNKNOWN 3
+#define KVCONN_OUTCOME_UNKNOWN 3
 
 /**
  * A function that is told that the buffers of a message are the caller's again: the connection, the message's sequence, what became
- * of it (one of KVCONN_FATE_…), and the pointer that was given with it.
+ * of it (one of KVCONN_OUTCOME_…), and the pointer that was given with it.
  *
  * It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
  * function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
@@ -1061,7 +1061,7 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items,
  * called, and in a child that it forked itself it must not return: the child then ends. Elsewhere it must return: a C++ exception
  * out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp out of it is undefined.
  */
-typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data);
+typedef void (*kvconn_release_fn_t)(kvconn_conn_t conn, uint64_t sequence, int32_t outcome, void *user_data);
 
 /**
  * Sends one whole message on this connection without copying it, or nothing at all. For large frames: one below some ten KiB is

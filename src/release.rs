@@ -1,4 +1,4 @@
-//! The thread that gives lent buffers back: it waits until libzmq has let them go and their message's fate is known.
+//! The thread that gives lent buffers back: it waits until libzmq has let them go and their message's outcome is known.
 //!
 //! libzmq lets go on its own threads, where nothing may wait and no code of the caller's may run.
 
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::Delivery;
 use crate::connection::held::Held;
-use crate::connection::loans::Fate;
+use crate::connection::loans::Outcome;
 use crate::error::{Error, Result};
 use crate::ids::ConnId;
 use crate::lock::{Condvar, Mutex};
@@ -16,7 +16,7 @@ use crate::process::Process;
 use crate::thread::spawn_quiet;
 
 /// Is told once that the buffers of a message are the caller's again.
-pub type Release = Box<dyn FnOnce(ConnId, u64, Fate) + Send>;
+pub type Release = Box<dyn FnOnce(ConnId, u64, Outcome) + Send>;
 
 thread_local! {
     /// The process in which this is the thread that gives buffers back, or 0.
@@ -95,7 +95,7 @@ impl Shared {
     }
 }
 
-/// Gives the buffers of a message back, if its fate is known.
+/// Gives the buffers of a message back, if its outcome is known.
 fn settle(process: &Process, held: &Held, asked: &mut Option<(ConnId, Delivery)>) -> bool {
     let Some(loan) = held.loan() else { return true };
     let (conn, sequence) = (loan.conn(), held.sequence());
@@ -104,10 +104,10 @@ fn settle(process: &Process, held: &Held, asked: &mut Option<(ConnId, Delivery)>
         _ => process.registry().find(conn).map(|found| found.lock().delivery()),
     };
     *asked = live.map(|delivery| (conn, delivery));
-    let so_far = live.and_then(|delivery| delivery.fate_so_far(sequence));
+    let so_far = live.and_then(|delivery| delivery.outcome_so_far(sequence));
     // The end last: it may have come after the look.
-    let Some(fate) = so_far.or_else(|| loan.fate(sequence)) else { return false };
-    if loan.give_back(sequence, fate) {
+    let Some(outcome) = so_far.or_else(|| loan.outcome(sequence)) else { return false };
+    if loan.give_back(sequence, outcome) {
         // Kept only so that whoever waits finds it.
         process.registry().remove(conn);
     }

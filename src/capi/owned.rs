@@ -23,7 +23,7 @@ use crate::ids::ConnId;
 use crate::release::Release;
 
 /// A function that is told that the buffers of a message are the caller's again: the connection, the message's sequence, what became
-/// of it (one of KVCONN_FATE_…), and the pointer that was given with it.
+/// of it (one of KVCONN_OUTCOME_…), and the pointer that was given with it.
 ///
 /// It is called on the thread "kvconn-release", one call at a time; while it runs, other buffers wait. It may call kvconn: every
 /// function works there, but kvconn_wait_released returns KVCONN_WOULD_DEADLOCK instead of waiting for what comes after this
@@ -31,7 +31,7 @@ use crate::release::Release;
 /// called, and in a child that it forked itself it must not return: the child then ends. Elsewhere it must return: a C++ exception
 /// out of it, or pthread_exit, stops the thread, and nothing is released any more; a longjmp out of it is undefined.
 pub type kvconn_release_fn_t =
-    Option<unsafe extern "C-unwind" fn(conn: kvconn_conn_t, sequence: u64, fate: i32, user_data: *mut c_void)>;
+    Option<unsafe extern "C-unwind" fn(conn: kvconn_conn_t, sequence: u64, outcome: i32, user_data: *mut c_void)>;
 
 /// Sends one whole message on this connection without copying it, or nothing at all. For large frames: one below some ten KiB is
 /// sent faster by kvconn_send.
@@ -95,10 +95,10 @@ fn told(release: kvconn_release_fn_t, user_data: *mut c_void) -> Option<Release>
     unsafe impl Send for UserData {}
 
     let (release, user_data) = (release?, UserData(user_data));
-    Some(Box::new(move |conn: ConnId, sequence, fate| {
+    Some(Box::new(move |conn: ConnId, sequence, outcome| {
         let user_data = user_data;
         // SAFETY: the caller promised a function that takes these.
-        unsafe { release(conn.0, sequence, fate as i32, user_data.0) }
+        unsafe { release(conn.0, sequence, outcome as i32, user_data.0) }
     }))
 }
 

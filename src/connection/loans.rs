@@ -13,7 +13,7 @@ use crate::thread::host_call;
 /// What became of a message whose buffers are given back. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
-pub enum Fate {
+pub enum Outcome {
     /// The peer's kernel has acknowledged it whole.
     Acknowledged = 1,
     /// The connection has ended before that.
@@ -24,17 +24,17 @@ pub enum Fate {
 
 impl Delivery {
     /// What became of that message of an ended connection.
-    fn fate(&self, sequence: u64) -> Fate {
+    fn outcome(&self, sequence: u64) -> Outcome {
         match self.acknowledged {
-            Some(acknowledged) if acknowledged >= sequence => Fate::Acknowledged,
-            Some(_) => Fate::Unacknowledged,
-            None => Fate::Unknown,
+            Some(acknowledged) if acknowledged >= sequence => Outcome::Acknowledged,
+            Some(_) => Outcome::Unacknowledged,
+            None => Outcome::Unknown,
         }
     }
 
     /// The same while it lives: `None` when that is still open.
-    pub(crate) fn fate_so_far(&self, sequence: u64) -> Option<Fate> {
-        Some(self.fate(sequence)).filter(|fate| *fate != Fate::Unacknowledged)
+    pub(crate) fn outcome_so_far(&self, sequence: u64) -> Option<Outcome> {
+        Some(self.outcome(sequence)).filter(|outcome| *outcome != Outcome::Unacknowledged)
     }
 }
 
@@ -136,15 +136,15 @@ impl Loan {
     }
 
     /// What became of that message, once its connection has ended.
-    pub(crate) fn fate(&self, sequence: u64) -> Option<Fate> {
-        Some(self.loans.state.lock().end?.fate(sequence))
+    pub(crate) fn outcome(&self, sequence: u64) -> Option<Outcome> {
+        Some(self.loans.state.lock().end?.outcome(sequence))
     }
 
     /// Tells whoever lent them, under no lock; then they count as given back. True when the connection can be forgotten now.
-    pub(crate) fn give_back(&self, sequence: u64, fate: Fate) -> bool {
+    pub(crate) fn give_back(&self, sequence: u64, outcome: Outcome) -> bool {
         let release = self.release.lock().take();
         if let Some(release) = release {
-            host_call(|| release(self.conn, sequence, fate));
+            host_call(|| release(self.conn, sequence, outcome));
         }
         self.loans.returned(sequence)
     }

@@ -1,4 +1,4 @@
-//! Buffers that are lent, not copied: each is given back once, when libzmq has let it go and its message's fate is known.
+//! Buffers that are lent, not copied: each is given back once, when libzmq has let it go and its message's outcome is known.
 
 mod lending;
 mod release;

@@ -140,8 +140,8 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     told, done = [], threading.Event()
 
     @_ffi.release_fn_t
-    def release(conn, sequence, fate, _):
-        told.append((conn, sequence, fate, threading.current_thread().name))
+    def release(conn, sequence, outcome, _):
+        told.append((conn, sequence, outcome, threading.current_thread().name))
         if len(told) == 200:
             done.set()
 
@@ -153,7 +153,7 @@ def test_a_callback_needs_the_gil_while_a_send_holds_it(kv, manager, peer, lib):
     for _ in range(200):
         assert send(conn, ctypes.byref(frame), 1, 5000, release, None, None, ctypes.byref(error)) == 0, error.message
     assert done.wait(10)
-    assert [each[:3] for each in told] == [(conn, sequence, kv.FATE_ACKNOWLEDGED) for sequence in range(1, 201)]
+    assert [each[:3] for each in told] == [(conn, sequence, kv.OUTCOME_ACKNOWLEDGED) for sequence in range(1, 201)]
     kv.wait_released(conn, timeout_ms=5000)
 
 

@@ -98,8 +98,8 @@ static void good_log(int32_t level, const char *line, void *user_data) {
     (void)level, (void)line, (void)user_data;
 }
 
-static void good_release(kvconn_conn_t conn, uint64_t sequence, int32_t fate, void *user_data) {
-    (void)conn, (void)sequence, (void)fate, (void)user_data;
+static void good_release(kvconn_conn_t conn, uint64_t sequence, int32_t outcome, void *user_data) {
+    (void)conn, (void)sequence, (void)outcome, (void)user_data;
 }
 
 static int good_fd(void) {

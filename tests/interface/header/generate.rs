@@ -28,7 +28,7 @@ const ENUMS: &[(&str, &str, &str, &str)] = &[
     ("types", "Scope", "KVCONN_SCOPE", "How far an error reaches."),
     ("connection", "ConnectionState", "KVCONN_STATE", "Where a connection stands."),
     ("connection", "EndedBy", "KVCONN_ENDED", "How a connection ended, which says what an acknowledgement is worth."),
-    ("owned", "Fate", "KVCONN_FATE", "What became of a message whose buffers are released."),
+    ("owned", "Outcome", "KVCONN_OUTCOME", "What became of a message whose buffers are released."),
     ("events", "EventKind", "KVCONN_EVENT", "The kinds of events."),
     ("observe", "Level", "KVCONN_LOG", "The levels of the log."),
 ];

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use kvconn::connection::Connection;
-use kvconn::connection::loans::Fate;
+use kvconn::connection::loans::Outcome;
 use kvconn::error::Result;
 use kvconn::ids::ConnId;
 use kvconn::release::Release;
@@ -20,7 +20,7 @@ pub const LONG: Duration = Duration::from_secs(20);
 pub struct Told {
     pub conn: ConnId,
     pub sequence: u64,
-    pub fate: Fate,
+    pub outcome: Outcome,
     pub thread: Option<String>,
 }
 
@@ -50,11 +50,11 @@ impl Lender {
         };
         let called = AtomicBool::new(false);
         let (tell, lent, range) = (self.tell.clone(), self.lent.clone(), place.clone());
-        let release: Release = Box::new(move |conn, sequence, fate| {
+        let release: Release = Box::new(move |conn, sequence, outcome| {
             assert!(!called.swap(true, Ordering::Relaxed), "released twice");
             overwrite(&lent, range);
             let thread = std::thread::current().name().map(str::to_string);
-            tell.send(Told { conn, sequence, fate, thread }).ok();
+            tell.send(Told { conn, sequence, outcome, thread }).ok();
         });
         // SAFETY: the buffers are kept, unchanged, until they are released or refused.
         let sent = unsafe { conn.send_owned(&raw, Some(release), after(timeout)) };

@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::Duration;
 
-use kvconn::connection::loans::Fate;
+use kvconn::connection::loans::Outcome;
 use kvconn::error::Status;
 use kvconn::process::Process;
 use kvconn::release::Release;
@@ -21,7 +21,7 @@ fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
     let buffer = vec![7; 100_000];
     let (its, manager) = (conn.clone(), engine.manager().clone());
     let endpoint = peer.endpoint().to_string();
-    let release: Release = Box::new(move |_, sequence, fate| {
+    let release: Release = Box::new(move |_, sequence, outcome| {
         let own = its.wait_released(sequence, after(LONG));
         let earlier = its.wait_released(sequence - 1, after(LONG));
         let sent = send(&its, &[b"from a release"], LONG);
@@ -29,13 +29,13 @@ fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
         let all = manager.disconnect_all(after(LONG));
         let again = manager.connect(&endpoint, None, after(LONG));
         let statuses = [&own, &earlier, &flushed, &all].map(status_of);
-        tell.send((fate, statuses, status_of(&sent), status_of(&again))).unwrap();
+        tell.send((outcome, statuses, status_of(&sent), status_of(&again))).unwrap();
     });
     send(&conn, &[b"first"], LONG).unwrap();
     // SAFETY: the buffer is there until the release was called.
     unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
-    let (fate, [own, earlier, flushed, all], sent, again) = told.recv_timeout(LONG).expect("a release that returns");
-    assert_eq!((fate, own, earlier), (Fate::Acknowledged, Status::WouldDeadlock, Status::Ok));
+    let (outcome, [own, earlier, flushed, all], sent, again) = told.recv_timeout(LONG).expect("a release that returns");
+    assert_eq!((outcome, own, earlier), (Outcome::Acknowledged, Status::WouldDeadlock, Status::Ok));
     assert_eq!([flushed, all, sent, again], [Status::Ok; 4]);
     conn.wait_released(0, after(LONG)).expect("it is over");
 }
@@ -61,7 +61,7 @@ fn whoever_ends_everything_waits_for_the_buffers() {
         let told = lender.told_so_far();
         assert_eq!(told.len(), 10);
         // The one flushes, the other drops what has not left.
-        assert!(!disconnect_all || told.iter().all(|told| told.fate == Fate::Acknowledged), "{told:?}");
+        assert!(!disconnect_all || told.iter().all(|told| told.outcome == Outcome::Acknowledged), "{told:?}");
     }
 }
 

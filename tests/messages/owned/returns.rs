@@ -1,10 +1,10 @@
-//! When buffers are given back, and with what fate.
+//! When buffers are given back, and with what outcome.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use kvconn::connection::Connection;
-use kvconn::connection::loans::Fate;
+use kvconn::connection::loans::Outcome;
 use kvconn::error::Status;
 
 use super::lending::{LONG, Lender};
@@ -26,7 +26,7 @@ fn what_the_peer_has_is_given_back_as_acknowledged_in_order_on_the_thread_for_it
     }
     for number in 1..=50 {
         let told = lender.told();
-        assert_eq!((told.conn, told.sequence, told.fate), (conn.id(), number, Fate::Acknowledged));
+        assert_eq!((told.conn, told.sequence, told.outcome), (conn.id(), number, Outcome::Acknowledged));
         assert_eq!(told.thread.as_deref(), Some("kvconn-release"));
     }
     wait_until("all count as released", LONG, || conn.info().released == 50);
@@ -53,13 +53,13 @@ fn what_a_stopped_peer_does_not_take_is_given_back_by_a_disconnect_and_not_befor
     conn.disconnect().unwrap();
     let mut told = [lender.told(), lender.told(), lender.told()];
     told.sort_by_key(|told| told.sequence);
-    assert_eq!(told.map(|told| (told.sequence, told.fate)), [1, 2, 3].map(|n| (n, Fate::Unacknowledged)));
+    assert_eq!(told.map(|told| (told.sequence, told.outcome)), [1, 2, 3].map(|n| (n, Outcome::Unacknowledged)));
     conn.wait_released(3, after(LONG)).unwrap();
     assert_eq!((lender.told_so_far(), conn.info().released, conn.info().accepted), (vec![], 3, 3));
 }
 
 #[test]
-fn a_killed_peer_gives_everything_back_with_the_fate_that_the_ledger_tells() {
+fn a_killed_peer_gives_everything_back_with_the_outcome_that_the_ledger_tells() {
     let (engine, peer, lender) = (Engine::new(), narrow_peer(1), Lender::new());
     let conn = engine.ready(peer.endpoint());
     peer.stop();
@@ -72,12 +72,12 @@ fn a_killed_peer_gives_everything_back_with_the_fate_that_the_ledger_tells() {
     told.sort_by_key(|told| told.sequence);
     for (told, sequence) in told.iter().zip(1..) {
         let known = Some(sequence) <= info.acknowledged;
-        assert_eq!((told.sequence, told.fate == Fate::Acknowledged), (sequence, known), "{told:?} {info:?}");
+        assert_eq!((told.sequence, told.outcome == Outcome::Acknowledged), (sequence, known), "{told:?} {info:?}");
     }
 }
 
 #[test]
-fn where_nobody_can_tell_the_fate_is_unknown_and_buffers_come_back_once_libzmq_has_written_them() {
+fn where_nobody_can_tell_the_outcome_is_unknown_and_buffers_come_back_once_libzmq_has_written_them() {
     let directory = std::env::temp_dir().join(format!("kvconn-owned-{}", std::process::id()));
     let bind = format!("ipc://{}", directory.display());
     for (bind, settings) in [(&*bind, &[][..]), ("tcp://127.0.0.1:0", &[("acknowledgement", "off")][..])] {
@@ -90,7 +90,7 @@ fn where_nobody_can_tell_the_fate_is_unknown_and_buffers_come_back_once_libzmq_h
         conn.wait_released(0, after(LONG)).unwrap();
         let told = lender.told_so_far();
         assert_eq!(told.iter().map(|told| told.sequence).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
-        assert!(told.iter().all(|told| told.fate == Fate::Unknown), "{told:?}");
+        assert!(told.iter().all(|told| told.outcome == Outcome::Unknown), "{told:?}");
         peer.wait_received(20, LONG);
         assert!(peer.messages().into_iter().zip(1..).all(|(message, number)| message == frames(number)));
         // What it does not read, libzmq holds until the end.
@@ -216,7 +216,7 @@ fn large_buffers_arrive_whole_soak() {
     for (count, size) in (1..).zip(sizes) {
         let before = peer.received().bytes;
         lender.send(&conn, vec![vec![9; *size]], LONG).unwrap();
-        assert_eq!(lender.told().fate, Fate::Acknowledged);
+        assert_eq!(lender.told().outcome, Outcome::Acknowledged);
         let received = peer.wait_received(count, LONG);
         assert_eq!(received.bytes - before, *size as u64);
     }

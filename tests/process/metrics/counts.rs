@@ -30,7 +30,7 @@ fn a_new_manager_has_every_series_and_all_are_zero() {
         "messages_acknowledged_total",
         "messages_unacknowledged_total",
         "messages_unknown_total",
-        "messages_on_the_way",
+        "messages_in_flight",
         "sends_refused_total{status=\"TIMEOUT\"}",
         "sends_refused_total{status=\"STALLED\"}",
         "send_blocked_seconds_count",
@@ -125,7 +125,7 @@ fn what_a_killed_peer_had_not_acknowledged_is_counted_when_it_ends() {
     let accepted = 1.0 + engine.fill(&conn, LARGE) as f64;
     let metrics = Metrics::of(&engine);
     assert_eq!(metrics.get("messages_accepted_total"), accepted);
-    assert!(metrics.get("messages_on_the_way") >= 1.0, "{}", metrics.text);
+    assert!(metrics.get("messages_in_flight") >= 1.0, "{}", metrics.text);
     assert_eq!(metrics.get("messages_unacknowledged_total"), 0.0);
     metrics.add_up();
 
@@ -137,7 +137,7 @@ fn what_a_killed_peer_had_not_acknowledged_is_counted_when_it_ends() {
     assert_eq!(after.get("messages_acknowledged_total"), acknowledged);
     assert_eq!(after.get("messages_unacknowledged_total"), accepted - acknowledged);
     assert!(acknowledged < accepted, "nothing was lost, so nothing was tested");
-    assert_eq!(after.get("messages_on_the_way"), 0.0);
+    assert_eq!(after.get("messages_in_flight"), 0.0);
     assert_eq!(after.get("connections_ended_total{status=\"PEER_LOST\"}"), 1.0);
     assert_eq!(after.get("connections{state=\"READY\"}"), 0.0);
     assert_eq!((after.get("dials_failed_total"), after.get("send_waiting")), (0.0, 0.0));
@@ -148,7 +148,7 @@ fn what_a_killed_peer_had_not_acknowledged_is_counted_when_it_ends() {
 }
 
 #[test]
-fn over_ipc_the_fate_of_messages_is_unknown() {
+fn over_ipc_the_outcome_of_messages_is_unknown() {
     let path = std::env::temp_dir().join(format!("kvconn-metrics-{}", std::process::id()));
     let peer = Peer::bind(&format!("ipc://{}", path.display()));
     let engine = Engine::new();
@@ -161,7 +161,7 @@ fn over_ipc_the_fate_of_messages_is_unknown() {
         }
         let metrics = Metrics::of(&engine);
         assert_eq!((metrics.get("messages_accepted_total"), metrics.get("messages_unknown_total")), (5.0, 5.0));
-        assert_eq!((metrics.get("messages_on_the_way"), metrics.get("messages_unacknowledged_total")), (0.0, 0.0));
+        assert_eq!((metrics.get("messages_in_flight"), metrics.get("messages_unacknowledged_total")), (0.0, 0.0));
         metrics.add_up();
     }
     std::fs::remove_file(path).ok();

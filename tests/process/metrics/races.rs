@@ -73,7 +73,7 @@ fn counters_never_go_back_while_peers_flap_and_threads_scrape_stress() {
     let metrics = Metrics::of(&engine);
     metrics.add_up();
     assert_eq!(metrics.get("messages_accepted_total"), accepted.load(Ordering::Relaxed) as f64);
-    assert_eq!((metrics.get("messages_on_the_way"), metrics.get("connections{state=\"READY\"}")), (0.0, 0.0));
+    assert_eq!((metrics.get("messages_in_flight"), metrics.get("connections{state=\"READY\"}")), (0.0, 0.0));
     assert!(metrics.get("connections_ended_total{status=\"PEER_LOST\"}") >= 10.0, "{}", metrics.text);
     assert_eq!(metrics.get("wakeups_rescued_total"), 0.0);
     let scrapes = scrapes.into_inner();

@@ -80,9 +80,9 @@ impl Metrics {
     /// What holds in every text: each message and each connection is counted once.
     #[track_caller]
     pub fn add_up(&self) {
-        let fates = ["messages_acknowledged_total", "messages_unacknowledged_total", "messages_unknown_total"];
-        let fates: f64 = fates.map(|fate| self.get(fate)).iter().sum();
-        assert_eq!(self.get("messages_accepted_total"), fates + self.get("messages_on_the_way"), "{}", self.text);
+        let outcomes = ["messages_acknowledged_total", "messages_unacknowledged_total", "messages_unknown_total"];
+        let outcomes: f64 = outcomes.map(|outcome| self.get(outcome)).iter().sum();
+        assert_eq!(self.get("messages_accepted_total"), outcomes + self.get("messages_in_flight"), "{}", self.text);
         let ended = "kvconn_connections_ended_total{";
         let ended: f64 = self.series.iter().filter(|(series, _)| series.starts_with(ended)).map(|(_, n)| n).sum();
         let live = self.get("connections{state=\"CONNECTING\"}") + self.get("connections{state=\"READY\"}");
