@@ -1,5 +1,5 @@
-/* Every function with NULL for everything that can be NULL: an error code or nothing, never a crash. Which value of which
-   parameter gives which status is the sweep of tests/interface/arguments.rs. */
+/* Every function with NULL for everything that can be NULL: an error code or nothing, never a crash. The sweep of
+   tests/interface/arguments.rs says which value of which parameter gives which status. */
 #include "check.h"
 
 /* All pointers NULL: the calls that need one of them refuse. */

@@ -23,8 +23,8 @@ static void read_all(int fd, void *buffer, size_t size) {
     }
 }
 
-/* A PULL socket: the greeting and READY of ZMTP 3.0 with the mechanism NULL, then every frame is read. Each message has two
-   short frames; when the last has come, a byte goes into the pipe. */
+/* A PULL socket: the greeting and READY of ZMTP 3.0 with the mechanism NULL, then every frame is read. Each message has
+   two short frames; when the last has come, a byte goes into the pipe. */
 static void be_a_peer(int listener, int told) {
     unsigned char greeting[64] = {0xff, 0, 0, 0, 0, 0, 0, 0, 0, 0x7f, 3, 0, 'N', 'U', 'L', 'L'};
     const char ready[] = "\x04\x1a\x05READY\x0bSocket-Type\0\0\0\x04PULL";

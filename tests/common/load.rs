@@ -1,8 +1,8 @@
 //! Bounds of time on a machine that has other things to do.
 //!
 //! A thread sleeps for a millisecond, again and again; how much too late it is woken adds up to the time that this
-//! machine had no processor for a thread that was ready to run. A bound that a test asserts is extended by what added up
-//! meanwhile: next to nothing on an idle machine, so that the bound is the guarantee's, and as much as it takes on a
+//! machine had no processor for a thread that was ready to run. A bound that a test asserts is extended by what added
+//! up meanwhile: next to nothing on an idle machine, so that the bound is the guarantee's, and as much as it takes on a
 //! machine where twenty processes compete for two processors.
 
 use std::sync::OnceLock;

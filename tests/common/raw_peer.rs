@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpStream};
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
 use super::peer_main::Control;
 use super::process::Process;
+use super::wrong_peer::listen_at;
 
 /// The peer's process; dropping it kills it.
 pub struct RawPeer {
@@ -105,7 +106,7 @@ impl RawPeer {
 pub fn run(mut control: Control) {
     let words = control.command();
     let address: SocketAddr = words[1].parse().expect("an address");
-    let listener = match TcpListener::bind(address) {
+    let listener = match listen_at(address) {
         Ok(listener) => listener,
         Err(error) => return control.error(&format!("binding {address}: {error}")),
     };

@@ -2,7 +2,7 @@
 //!
 //! A ZMTP peer of the wrong socket type is `PeerOptions::socket`.
 
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
@@ -179,7 +179,7 @@ pub fn run(mut control: Control) {
     let listener = if mode == "full" {
         full_listener(address, &mut fillers)
     } else {
-        match TcpListener::bind(address) {
+        match listen_at(address) {
             Ok(listener) => listener,
             Err(error) => return control.error(&format!("binding {address}: {error}")),
         }
@@ -187,6 +187,20 @@ pub fn run(mut control: Control) {
     listener.set_nonblocking(true).expect("non-blocking");
     control.ok(&listener.local_addr().expect("bound").to_string());
     serve(control, &listener, mode);
+}
+
+/// A listener. A port that was free a moment ago may be in use for another: a dial of any other test may have got it as
+/// its source. So an address in use is tried again for a while.
+pub fn listen_at(address: SocketAddr) -> std::io::Result<TcpListener> {
+    let begun = Instant::now();
+    loop {
+        match TcpListener::bind(address) {
+            Err(error) if error.kind() == ErrorKind::AddrInUse && begun.elapsed() < Duration::from_secs(5) => {
+                std::thread::sleep(Duration::from_millis(1));
+            }
+            result => return result,
+        }
+    }
 }
 
 fn full_listener(address: SocketAddr, fillers: &mut Vec<TcpStream>) -> TcpListener {

@@ -202,7 +202,8 @@ fn a_loss_is_seen_within_a_moment_by_idle_sending_and_waiting_threads() {
     }
 }
 
-/// Guarantee 1: the call that ends a connection does not wait for its senders, and a new life does not wait for the old.
+/// Guarantee 1: the call that ends a connection does not wait for its senders, and a new life does not wait for the
+/// old.
 #[test]
 fn a_new_life_works_while_threads_are_released_from_the_old() {
     let engine = Engine::with(&[("send_hwm", "4")]);

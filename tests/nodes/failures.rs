@@ -284,7 +284,8 @@ fn dials_under_way_end_with_their_node() {
     let waiting = start("connect", &mute).and(start("send", &mute)).and(start("send_to", &mute));
     let waiting = waiting.and(start("retry", &closed));
     crate::common::engine::wait_waiting(&lazy, 2, LONG);
-    std::thread::sleep(ms(50)); // so that the calls whose waiting cannot be observed do wait; they get the same if they do not
+    // So that the calls whose waiting cannot be observed do wait; they get the same if they do not.
+    std::thread::sleep(ms(50));
 
     let begun = Instant::now();
     let failure = within(ms(100), "handle_failure", || engine.handle_failure(node, Some("x"))).expect("live");

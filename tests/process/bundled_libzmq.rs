@@ -1,5 +1,5 @@
-//! The libzmq that kvconn bundles (`bundled/zeromq-src`) is complete: what a build with missing macros would silently do
-//! without is checked here on the running library.
+//! The libzmq that kvconn bundles (`bundled/zeromq-src`) is complete: what a build with missing macros would silently
+//! do without is checked here on the running library.
 
 use std::ffi::{c_int, c_void};
 use std::io::Read;
@@ -255,7 +255,8 @@ fn a_forked_child_that_shuts_down_does_no_harm() {
     });
 }
 
-/// Runs `scenario` in a forked child, with the context and the PUSH socket of a connection that its parent goes on using.
+/// Runs `scenario` in a forked child, with the context and the PUSH socket of a connection that its parent goes on
+/// using.
 fn fork_beside_a_connection(scenario: fn(*mut c_void, *mut c_void)) {
     let context = Context::new();
     let pull = context.socket(zmq::ZMQ_PULL);
@@ -269,7 +270,8 @@ fn fork_beside_a_connection(scenario: fn(*mut c_void, *mut c_void)) {
     };
     exchange(0);
 
-    // SAFETY: the child calls libzmq, which is the very thing tested, and leaves by _exit. An alarm ends it if it hangs.
+    // SAFETY: the child calls libzmq, which is the very thing tested, and leaves by _exit. An alarm ends it if it
+    // hangs.
     let child = unsafe { libc::fork() };
     assert!(child >= 0);
     if child == 0 {

@@ -105,7 +105,8 @@ fn what_is_no_endpoint_is_invalid_at_once_in_every_call_and_the_text_says_why() 
     let refusals = [
         ("tcp://0.0.0.0:5555", "listen"), ("tcp://[::]:5555", "listen"), ("tcp://*:5555", "listen"),
         ("tcp://127.0.0.1:0", "port 0"), ("tcp://127.0.0.1:*", "port"), ("tcp://127.0.0.1:65536", "65535"),
-        ("tcp://127.0.0.1:99999", "65535"), ("tcp://127.0.0.1", "port is missing"), ("tcp://127.0.0.1:", "port is empty"),
+        ("tcp://127.0.0.1:99999", "65535"), ("tcp://127.0.0.1", "port is missing"),
+        ("tcp://127.0.0.1:", "port is empty"),
         ("tcp://127.0.0.1:-1", "decimal"), ("tcp://127.0.0.1:0x50", "decimal"), ("tcp://127.0.0.1:080", "decimal"),
         ("tcp://::1:5555", "brackets"), ("tcp://fd00::1:5555", "brackets"), ("tcp://[::1:5555", "bracket"),
         ("tcp://[fe80::1]:5555", "zone"), ("tcp://[fe80::1%nosuch0]:5555", "interface"),

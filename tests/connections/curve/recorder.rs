@@ -7,22 +7,22 @@ use std::sync::{Arc, Mutex, PoisonError};
 /// Records until the test's process ends.
 pub struct Recorder {
     port: u16,
-    heard: Arc<Mutex<Vec<u8>>>,
+    recorded: Arc<Mutex<Vec<u8>>>,
 }
 
 impl Recorder {
     /// Says these bytes to each visitor, then only listens.
     pub fn saying(bytes: &[u8]) -> Recorder {
         let bytes = bytes.to_vec();
-        Recorder::serve(move |mut visitor, heard| {
+        Recorder::serve(move |mut visitor, recorded| {
             visitor.write_all(&bytes).ok();
-            copy(&mut visitor, None, &heard);
+            copy(&mut visitor, None, &recorded);
         })
     }
 
     /// Passes on to that port of 127.0.0.1, and its answers back.
     pub fn before(port: u16) -> Recorder {
-        Recorder::serve(move |mut visitor, heard| {
+        Recorder::serve(move |mut visitor, recorded| {
             let peer = TcpStream::connect(("127.0.0.1", port)).expect("the peer listens");
             let (mut back, mut to) =
                 (peer.try_clone().expect("a second handle"), visitor.try_clone().expect("as well"));
@@ -30,22 +30,22 @@ impl Recorder {
                 std::io::copy(&mut back, &mut to).ok();
                 to.shutdown(Shutdown::Both).ok();
             });
-            copy(&mut visitor, Some(peer), &heard);
+            copy(&mut visitor, Some(peer), &recorded);
         })
     }
 
     fn serve(visit: impl Fn(TcpStream, Arc<Mutex<Vec<u8>>>) + Send + Sync + 'static) -> Recorder {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
-        let heard = Arc::new(Mutex::new(Vec::new()));
-        let (visit, shared) = (Arc::new(visit), heard.clone());
+        let recorded = Arc::new(Mutex::new(Vec::new()));
+        let (visit, shared) = (Arc::new(visit), recorded.clone());
         std::thread::spawn(move || {
             for visitor in listener.incoming().map_while(Result::ok) {
-                let (visit, heard) = (visit.clone(), shared.clone());
-                std::thread::spawn(move || visit(visitor, heard));
+                let (visit, recorded) = (visit.clone(), shared.clone());
+                std::thread::spawn(move || visit(visitor, recorded));
             }
         });
-        Recorder { port, heard }
+        Recorder { port, recorded }
     }
 
     pub fn endpoint(&self) -> String {
@@ -53,15 +53,15 @@ impl Recorder {
     }
 
     /// Everything that visitors have sent so far.
-    pub fn heard(&self) -> Vec<u8> {
-        self.heard.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    pub fn recorded(&self) -> Vec<u8> {
+        self.recorded.lock().unwrap_or_else(PoisonError::into_inner).clone()
     }
 }
 
-fn copy(from: &mut TcpStream, mut to: Option<TcpStream>, heard: &Mutex<Vec<u8>>) {
+fn copy(from: &mut TcpStream, mut to: Option<TcpStream>, recorded: &Mutex<Vec<u8>>) {
     let mut buffer = [0; 65536];
     while let Ok(count @ 1..) = from.read(&mut buffer) {
-        heard.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..count]);
+        recorded.lock().unwrap_or_else(PoisonError::into_inner).extend(&buffer[..count]);
         if let Some(to) = &mut to {
             to.write_all(&buffer[..count]).ok();
         }

@@ -54,10 +54,10 @@ fn a_short_term_key_that_is_none_fails_the_handshake() {
         let (mut visitor, _) = listener.accept().expect("a visitor");
         visitor.write_all(&greeting(3, "CURVE")).expect("said");
         // Our greeting, and a HELLO whose short-term key is behind its 82nd byte.
-        let mut heard = [0; 64 + 2 + 200];
-        visitor.read_exact(&mut heard).expect("a HELLO");
-        assert_eq!(&heard[64..72], b"\x04\xc8\x05HELLO");
-        visitor.write_all(&weak_welcome(&of_server, &heard[66 + 80..66 + 112])).expect("said");
+        let mut recorded = [0; 64 + 2 + 200];
+        visitor.read_exact(&mut recorded).expect("a HELLO");
+        assert_eq!(&recorded[64..72], b"\x04\xc8\x05HELLO");
+        visitor.write_all(&weak_welcome(&of_server, &recorded[66 + 80..66 + 112])).expect("said");
         let mut rest = Vec::new();
         visitor.read_to_end(&mut rest).ok();
         rest

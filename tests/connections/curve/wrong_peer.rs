@@ -137,10 +137,10 @@ fn a_listener_hears_neither_a_message_nor_a_key() {
                 let recorder = Recorder::saying(&says_first);
                 let error = found_out(&recorder.endpoint(), &client.settings(server));
                 assert_eq!(error.os_errno, os_errno, "{what}: {}", error.message);
-                let heard = recorder.heard();
-                assert!(heard.len() <= at_most, "{what}: {} bytes were sent", heard.len());
+                let recorded = recorder.recorded();
+                assert!(recorded.len() <= at_most, "{what}: {} bytes were sent", recorded.len());
                 for trace in server.traces().into_iter().chain(client.traces()).chain([MESSAGE.to_vec()]) {
-                    assert!(!contains(&heard, &trace), "{what}: a secret was sent");
+                    assert!(!contains(&recorded, &trace), "{what}: a secret was sent");
                 }
             });
         }

@@ -71,7 +71,8 @@ impl Actor<'_> {
             let (load, waited) = (watch.excused(), waited_for_processor() - waited);
             assert!(
                 took <= time + LATE + load + waited,
-                "{call} with {time:?} took {took:?}, of which {waited:?} without a processor and {load:?} for the load: {result:?}"
+                "{call} with {time:?} took {took:?}, of which {waited:?} without a processor and {load:?} for the load: \
+                 {result:?}"
             );
             if let Err(error) = &result {
                 assert!(allowed(call, error.status), "{call}: {error:?}");
@@ -273,8 +274,8 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         assert!(outcomes.contains_key(&("send_to", status)), "{status:?} did not happen");
     }
 
-    // What is live now is all that is open, libzmq's descriptor and ours of each. A connection that once had to wait has
-    // an eventfd more.
+    // What is live now is all that is open, libzmq's descriptor and ours of each. A connection that once had to wait
+    // has an eventfd more.
     wait_until("the sockets of ended connections are closed", LONG, || {
         held_descriptors().tcp == 2 * engine.connections().len()
     });

@@ -1,5 +1,5 @@
-// What every case of the argument sweep (tests/interface/arguments.rs) uses. Each case is one call with one argument that is bad, or
-// unusual; everything else is good.
+// What every case of the argument sweep (tests/interface/arguments.rs) uses. Each case is one call with one argument
+// that is bad, or unusual; everything else is good.
 #define KVCONN_NODISCARD // the sweep looks at every result by itself
 #include "kvconn.h"
 

@@ -106,8 +106,8 @@ impl Account {
         &self.shapes[number as usize - 1]
     }
 
-    /// Whether the kernel has counted exactly what was accepted, and PONGs for the PINGs that came: one for each, unless
-    /// libzmq could not write for a while; then it answers several with one.
+    /// Whether the kernel has counted exactly what was accepted, and PONGs for the PINGs that came: one for each,
+    /// unless libzmq could not write for a while; then it answers several with one.
     pub fn settles(&mut self, view: &TcpView) -> bool {
         let pinged = view.received() - RECEIVED_BEFORE;
         let Some(ponged) = view.acked().checked_sub(SENT_BEFORE + self.bytes()) else { return false };

@@ -27,8 +27,8 @@ int clock_gettime(clockid_t clock, struct timespec *time) {
     return (int)rc;
 }
 
-// Descriptors: counts those opened without close-on-exec, which a program started in the next instant would inherit, also
-// when fcntl sets the flag afterwards.
+// Descriptors: counts those opened without close-on-exec, which a program started in the next instant would inherit,
+// also when fcntl sets the flag afterwards.
 
 static atomic_int inheritable;
 

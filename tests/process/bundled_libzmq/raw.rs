@@ -104,8 +104,8 @@ impl<'context> Socket<'context> {
         self.try_receive().unwrap()
     }
 
-    /// A reader of this socket's first events. Of no later ones: libzmq would wait for room to queue them for ever, were the
-    /// reader closed first.
+    /// A reader of this socket's first events. Of no later ones: libzmq would wait for room to queue them for ever,
+    /// were the reader closed first.
     pub fn monitor(&self) -> Monitor<'context> {
         let events = zmq::ZMQ_EVENT_CONNECTED | zmq::ZMQ_EVENT_HANDSHAKE_SUCCEEDED;
         let endpoint = CString::new(format!("inproc://monitor-{:p}", self.raw)).unwrap();

@@ -68,7 +68,8 @@ fn the_description_names_states_nodes_fences_backoff_and_last_errors() {
     engine.disconnect_endpoint("tcp://127.0.0.1:12").expect("fenced");
 
     let text = within(ms(100), "describing", || engine.describe());
-    // Connected or registered: ready, 10, stuck, mute. Known: also 11, 12, refusing, lost. Events: three and an OVERFLOW.
+    // Connected or registered: ready, 10, stuck, mute. Known: also 11, 12, refusing, lost. Events: three and an
+    // OVERFLOW.
     assert_has(line(&text, "manager "), &[&format!("manager {}", engine.id()), "4 endpoints in use, 8 known"]);
     assert_has(line(&text, "manager "), &["4 events wait", "were lost", "1 failure reports wait"]);
     let parts = [&format!("life {node}"), "2 endpoints", "12 requests", "1 unhealthy reports in a row"];
