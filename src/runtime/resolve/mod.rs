@@ -61,7 +61,7 @@ pub type Done = Box<dyn FnOnce(Resolved) + Send>;
 
 /// Looks names up on threads of its own.
 ///
-/// There is one look-up for a name at a time, whoever asks, and as many names at a time as there
+/// A name has one look-up at a time, even if many callers ask for it. There are as many look-ups at a time as there
 /// are threads; further names wait in line. Threads come with the names and leave when idle.
 ///
 /// Dropping it waits for nothing: the look-ups that were asked for go on, and their threads end

@@ -75,11 +75,11 @@ fn a_release_that_takes_long_delays_no_other_call() {
     let (engine, peer, other) = (Engine::new(), Peer::any(), Peer::any());
     let (conn, beside) = (engine.ready(peer.endpoint()), engine.ready(other.endpoint()));
     let (begun, has_begun) = channel();
-    let (go_on, may_go_on) = channel::<()>();
+    let (proceed, may_proceed) = channel::<()>();
     let buffer = vec![7; 10_000];
     let release: Release = Box::new(move |_, _, _| {
         begun.send(()).ok();
-        may_go_on.recv().ok();
+        may_proceed.recv().ok();
     });
     // SAFETY: the buffer is there until the last wait.
     unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
@@ -99,7 +99,7 @@ fn a_release_that_takes_long_delays_no_other_call() {
     refused(destroyed.destroy_manager(manager, after(ms(50))), Status::Timeout);
     // The connection is still found, to wait for its buffers.
     let remembered = destroyed.connection(conn.id()).expect("it has buffers in flight");
-    go_on.send(()).unwrap();
+    proceed.send(()).unwrap();
     remembered.wait_released(0, after(LONG)).unwrap();
 }
 
@@ -147,14 +147,14 @@ fn endings_are_forgotten_when_the_last_buffer_is_released() {
     let process = Process::current().unwrap();
     let peer = narrow_peer(1);
     let (begun, has_begun) = channel();
-    let (go_on, may_go_on) = channel::<()>();
+    let (proceed, may_proceed) = channel::<()>();
     let manager = process.create_manager(Some(&options(&[]))).unwrap();
     let engine = process.manager(manager).unwrap();
     let conn = engine.connect(peer.endpoint(), None, after(LONG)).unwrap();
     let buffer = vec![7; 10_000];
     let release: Release = Box::new(move |_, _, _| {
         begun.send(()).ok();
-        may_go_on.recv().ok();
+        may_proceed.recv().ok();
     });
     let found = process.connection(conn).unwrap();
     // SAFETY: the buffer is there until the end.
@@ -162,6 +162,6 @@ fn endings_are_forgotten_when_the_last_buffer_is_released() {
     has_begun.recv_timeout(LONG).expect("a release");
     refused(process.destroy_manager(manager, after(ms(50))), Status::Timeout);
     process.connection(conn).expect("it has a buffer in flight");
-    go_on.send(()).unwrap();
+    proceed.send(()).unwrap();
     wait_until("it is forgotten", LONG, || process.connection(conn).is_err());
 }
