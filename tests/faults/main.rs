@@ -4,5 +4,9 @@
 mod common;
 
 mod dials;
+mod errno_sweep;
+mod icmp;
 mod names;
+mod programs;
 mod refusing_kernel;
+mod scenarios;
