@@ -70,10 +70,10 @@ impl Manager {
     /// Waits a moment for some of these sockets to be closed.
     fn wait_for_closing(&self, closing: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || closing.iter().filter(|conn| conn.gone().is_none()).count();
-        let mut pulse = self.gone.0.lock();
+        let mut pulse = self.closed_signal.0.lock();
         let now = Instant::now();
         if left() >= MAX_CLOSING && now < deadline {
-            self.gone.1.wait_until(&mut pulse, deadline.min(now + ASK_AGAIN));
+            self.closed_signal.1.wait_until(&mut pulse, deadline.min(now + ASK_AGAIN));
         } else if left() >= MAX_CLOSING {
             let text = format!(
                 "{} connections to this endpoint are still being closed, and {MAX_CLOSING} may be; try again in a moment",

@@ -1,8 +1,11 @@
-//! What a network, a kernel or a limit does to connections, and what kvconn makes of it.
+//! What field reports brought: the smallest input that failed, and its kind.
 
 #[path = "../common/mod.rs"]
 mod common;
 
 mod dials;
+mod dump;
+mod log;
+mod losses;
 mod names;
 mod refusing_kernel;

@@ -61,7 +61,7 @@ pub type Done = Box<dyn FnOnce(Resolved) + Send>;
 
 /// Looks names up on threads of its own.
 ///
-/// There is one look-up for a name at a time, whoever asks, and as many names at a time as there
+/// There is one look-up for a name at a time, for all callers, and as many names at a time as there
 /// are threads; further names wait in line. Threads come with the names and leave when idle.
 ///
 /// Dropping it waits for nothing: the look-ups that were asked for go on, and their threads end
