@@ -242,8 +242,8 @@ extern "C" {
  */
 #define KVCONN_TIMEOUT (-4)
 /**
- * The queue to the peer is full and has made no progress for at least this call's own timeout; returned without
- * waiting any longer.
+ * The queue to the peer is full and has made no progress for at least this call's own timeout, or the dial has had
+ * no answer for so long; returned without waiting any longer.
  * What to do: Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves
  * again.
  */
@@ -1598,7 +1598,8 @@ kvconn_status_t kvconn_next_event(kvconn_manager_t m,
 typedef void (*kvconn_log_fn_t)(int32_t level, const char *line, void *user_data);
 
 /**
- * Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
+ * Describes a manager in text: settings and where they come from, connections with states and ages, nodes, the last losses with
+ * their counts, fences, backoff. The form may change.
  *
  * @param m           the manager.
  * @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0.
@@ -1640,13 +1641,14 @@ kvconn_status_t kvconn_metrics_text(kvconn_manager_t m,
                                     kvconn_error_t *error);
 
 /**
- * Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
- * kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
+ * Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs
+ * ("call (int)kvconn_dump(2, (void*)0)"): it waits for no lock, leaves out what it could not get without waiting, and works after
+ * kvconn_shutdown too. It raises no SIGPIPE.
  *
  * @param fd    a descriptor that can be written.
  * @param error details of a failure; may be NULL.
  * @retval KVCONN_OK      it is written.
- * @retval KVCONN_INVALID fd cannot be written; os_errno says why.
+ * @retval KVCONN_INVALID fd cannot be written; os_errno says why: EPIPE when its reader is gone.
  * @retval KVCONN_TIMEOUT nobody read from fd for a second; what was written until then is cut.
  */
 kvconn_status_t kvconn_dump(int fd,
@@ -1654,18 +1656,22 @@ kvconn_status_t kvconn_dump(int fd,
 
 /**
  * Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a
- * file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
+ * file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no effect. A value
+ * that cannot be used is reported by one line on standard error, and leaves the log off. A file that was renamed, as logrotate
+ * does, is opened again under its name with the next line.
  *
  * The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
  * it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception out
  * of it, or pthread_exit, stops the thread, and no line comes any more; a longjmp out of it is undefined.
  *
  * @param function  the function; NULL to be silent again.
- * @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.
+ * @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned KVCONN_OK.
  * @param level     the least important level that it gets: one of KVCONN_LOG_….
  * @param error     details of a failure; may be NULL.
  * @retval KVCONN_OK      it gets every line from now on. The function before it has got its last line and will not be called
- *     again; the call waits for that, unless it comes from that very function.
+ *     again; the call waits for that, for at most 1 s, unless it comes from that very function.
+ * @retval KVCONN_TIMEOUT the same, but the function before has not returned from its call within 1 s. It is not called again after
+ *     that. It may need this thread, or a lock that the caller holds. Another kvconn_set_log waits for it again.
  * @retval KVCONN_INVALID there is no such level.
  * @retval KVCONN_LIMIT   the thread could not be started; nothing has changed.
  */
