@@ -1,10 +1,10 @@
-//! Names of lives: numbers that are given out once and never again, in this process and in its forked children.
+//! Ids: numbers that are used once and never again, in this process and in its forked children.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// One counter for every kind of id, so that an id of one kind is never a valid one of another. A forked child
-/// goes on counting where its parent stood, so that the parent's ids mean nothing in it.
+/// One counter for all kinds of ids, so that an id of one kind is never valid as another. A forked child continues the
+/// parent's count, so that the parent's ids mean nothing in it.
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 fn next() -> u64 {
@@ -18,10 +18,10 @@ macro_rules! id {
         pub struct $name(pub u64);
 
         impl $name {
-            /// No life at all.
+            /// No id.
             pub const NONE: $name = $name(0);
 
-            /// A name that no life has had before.
+            /// An id that was never used before.
             pub(crate) fn fresh() -> $name {
                 $name(next())
             }
@@ -48,6 +48,6 @@ id!(
     ManagerId
 );
 id!(
-    /// One line (socket and monitor) of a dial; a dial over several addresses uses several.
+    /// One dial attempt (socket and monitor). A dial over several addresses makes several.
     AttemptId
 );

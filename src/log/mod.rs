@@ -222,7 +222,10 @@ impl Logger {
         if running > 0 && deadline.is_some() {
             return Err(Error::new(
                 Status::Timeout,
-                format!("the log function before has not returned within {} s; it is not called again", SINK_WAIT.as_secs()),
+                format!(
+                    "the log function before has not returned within {} s; it is not called again",
+                    SINK_WAIT.as_secs()
+                ),
             ));
         }
         Ok(())
@@ -237,7 +240,8 @@ impl Logger {
         }
         let Some(value) = value else { return };
         // Not under the lock: opening a file may take its time.
-        let started = file::sink(&value).and_then(|(sink, level)| Ok((sink.map(LogChannel::start).transpose()?, level)));
+        let started =
+            file::sink(&value).and_then(|(sink, level)| Ok((sink.map(LogChannel::start).transpose()?, level)));
         match started {
             Ok((channel, level)) => {
                 let mut state = self.state.lock();

@@ -240,7 +240,8 @@ fn dropped_lines_are_counted_and_reported_where_they_are_missing() {
     drop(open);
     logger.set(None, Level::Off).unwrap();
     got.extend(calls.try_iter());
-    let report = |n| (Level::Warn, format!("{n} lines of the log were dropped here: they came faster than the log takes them"));
+    let report =
+        |n| (Level::Warn, format!("{n} lines of the log were dropped here: they came faster than the log takes them"));
     let mut expected: Vec<_> = (0..=CAPACITY).map(|n| (Level::Debug, n.to_string())).collect();
     expected.extend([report(3), (Level::Debug, (CAPACITY + 4).to_string()), report(1)]);
     assert_eq!(got[CAPACITY - 3..], expected[CAPACITY - 3..]);
@@ -305,7 +306,9 @@ fn the_file_grows_and_follows_its_name() {
     // As logrotate does it, without a copy and without a signal.
     std::fs::rename(&path, &rotated).unwrap();
     logger.push(Level::Info, "three".into());
-    wait_until("there is a new file", || std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("info three\n")));
+    wait_until("there is a new file", || {
+        std::fs::read_to_string(&path).is_ok_and(|text| text.ends_with("info three\n"))
+    });
     // And with a new file that it has made itself.
     std::fs::rename(&path, &rotated).unwrap();
     std::fs::write(&path, "made\n").unwrap();

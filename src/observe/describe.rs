@@ -1,4 +1,4 @@
-//! The present state as text, for a person at 3 a.m.
+//! The present state as text, for operators.
 
 use std::fmt::{self, Write};
 use std::io;
@@ -15,7 +15,7 @@ use crate::net::endpoint::Endpoint;
 use crate::process::Process;
 use crate::sys::foreign_fd;
 
-/// Whether to wait for locks, or to leave out what is behind them.
+/// Whether to wait for locks, or to leave out what they guard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Locks {
     Wait,
@@ -36,7 +36,7 @@ impl Manager {
         text
     }
 
-    /// Gives the lock back between slices, so that describing ten thousand endpoints holds nobody up.
+    /// Releases the global lock between slices, so that describing ten thousand endpoints delays no other thread much.
     fn describe_waiting(&self, out: &mut dyn Write) -> fmt::Result {
         let mut endpoints = {
             let sets = self.sets();
@@ -55,8 +55,8 @@ impl Manager {
         write_losses(out, &self.events().losses())
     }
 
-    /// The same without waiting for a lock. A text, because whoever writes it out may be kept waiting by the reader,
-    /// and must not hold the lock meanwhile.
+    /// The same without waiting for a lock. Returns a text, because the reader may delay whatever writes it out, and no lock
+    /// may be held during that.
     fn describe_trying(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -162,7 +162,7 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
     Ok(())
 }
 
-/// Writes the state of all managers to a descriptor, waiting for no lock: for a debugger, also on a process that hangs in
+/// Writes the state of all managers to a descriptor without waiting for a lock. For a debugger, also on a process that hangs in
 /// or after `kvconn_shutdown`.
 pub fn dump(fd: RawFd) -> Result<()> {
     let process = Process::in_any_state()?;
@@ -170,16 +170,16 @@ pub fn dump(fd: RawFd) -> Result<()> {
     let shut = if process.is_shut() { ", shut down" } else { "" };
     let descriptors = process.runtime().descriptors().in_use();
     let write = |text: &str| foreign_fd::write_all(fd, text.as_bytes(), PATIENCE);
-    let written = write(&format!("kvconn {version}: {descriptors} descriptors set aside{shut}\n")).and_then(|()| {
+    let written = write(&format!("kvconn {version}: {descriptors} descriptors reserved{shut}\n")).and_then(|()| {
         match process.try_managers() {
             Some(managers) => managers.iter().try_for_each(|manager| write(&manager.describe_trying())),
-            None => write("the table of managers is held, nothing more can be told\n"),
+            None => write("the lock of the table of managers is held, nothing more is known\n"),
         }
     });
     written.map_err(|e| match e.kind() {
-        io::ErrorKind::TimedOut => Error::new(Status::Timeout, format!("descriptor {fd} takes nothing: nobody reads")),
-        _ => {
-            Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0))
+        io::ErrorKind::TimedOut => {
+            Error::new(Status::Timeout, format!("descriptor {fd} takes no data: its reader does not read"))
         }
+        _ => Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)),
     })
 }

@@ -38,7 +38,8 @@ const OTHERS: [&str; 2] = ["KVCONN_LOG", "KVCONN_LIB"];
 /// Those of these names of environment variables that begin with `KVCONN_` and mean nothing: misspelt, most likely.
 pub(crate) fn unknown_variables(names: impl Iterator<Item = OsString>) -> Vec<OsString> {
     let ours = |name: &OsStr| name.as_bytes().starts_with(b"KVCONN_");
-    let known = |name: &OsStr| OTHERS.iter().any(|other| name == *other) || SETTINGS.iter().any(|s| name == &*s.variable());
+    let known =
+        |name: &OsStr| OTHERS.iter().any(|other| name == *other) || SETTINGS.iter().any(|s| name == &*s.variable());
     let mut unknown: Vec<_> = names.filter(|name| ours(name) && !known(name)).collect();
     unknown.sort_unstable();
     unknown

@@ -1,4 +1,4 @@
-//! The operating system, without a word of kvconn's own: clocks, locks, threads, descriptors.
+//! The operating system, without terms of kvconn's own: clocks, locks, threads, descriptors.
 
 pub(crate) mod clock;
 pub(crate) mod descriptor;

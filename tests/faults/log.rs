@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 
 use kvconn::capi::{kvconn_error_t, kvconn_set_log};
 use kvconn::error::Status;
-use kvconn::process::Process;
 use kvconn::log::SINK_WAIT;
+use kvconn::process::Process;
 
 use crate::common::engine::READY_LIMIT;
 use crate::common::{Engine, OwnProcess, Peer, closed_port, ms, wait_until};
@@ -209,7 +209,8 @@ fn a_release_function_that_does_not_return_holds_up_no_call() {
     // SAFETY: `bytes` outlives the process's use of it: it is leaked.
     let frame: &'static [u8] = unsafe { &*Arc::into_raw(bytes) };
     // SAFETY: as above.
-    unsafe { conn.send_owned(&[std::ptr::from_ref(frame)], Some(release), crate::common::engine::after(ms(5000))) }.unwrap();
+    unsafe { conn.send_owned(&[std::ptr::from_ref(frame)], Some(release), crate::common::engine::after(ms(5000))) }
+        .unwrap();
     in_release.recv_timeout(LONG).expect("the release function is called");
     let bounded = |what: &str, limit: Duration, call: &dyn Fn()| crate::common::within(limit + ms(3000), what, call);
     let process = Process::current().unwrap();

@@ -12,9 +12,8 @@ const LONG: Duration = Duration::from_secs(20);
 #[test]
 fn a_loss_is_told_with_its_counts_in_log_and_description() {
     let inherited = std::env::var("KVCONN_FAULTS_LOG").map(PathBuf::from);
-    let path = inherited.unwrap_or_else(|_| {
-        std::env::temp_dir().join(format!("kvconn-faults-{}-losses", std::process::id()))
-    });
+    let path =
+        inherited.unwrap_or_else(|_| std::env::temp_dir().join(format!("kvconn-faults-{}-losses", std::process::id())));
     let text = path.display().to_string();
     let own = OwnProcess::new(test_name!()).env("KVCONN_FAULTS_LOG", &text).env("KVCONN_LOG", &format!("info:{text}"));
     if own.parent() {

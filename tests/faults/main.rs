@@ -1,4 +1,4 @@
-//! What field reports brought: what a network, a kernel, a limit or a host does, and what kvconn makes of it.
+//! What field reports brought: the smallest input that failed, and its kind.
 
 #[path = "../common/mod.rs"]
 mod common;
