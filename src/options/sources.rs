@@ -1,4 +1,4 @@
-//! Where the values of settings come from: for whoever wonders why one is as it is.
+//! Where the values of settings come from.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
