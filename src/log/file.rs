@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{FAILURES, Level, Sink};
+use super::{FAILURES, Level, Sink, report_failure};
 use crate::error::{Error, Result};
 use crate::sys::descriptor;
 
@@ -40,6 +40,8 @@ struct LogFile {
     path: Option<PathBuf>,
     /// Device and inode of the file.
     inode: Option<(u64, u64)>,
+    /// A failure has been reported.
+    reported: bool,
 }
 
 impl LogFile {
@@ -47,7 +49,7 @@ impl LogFile {
         if path == "-" {
             // A duplicate, so that no lock of the standard library's can be held when the process forks.
             let file = io::stderr().as_fd().try_clone_to_owned()?.into();
-            return Ok(LogFile { file, path: None, inode: None });
+            return Ok(LogFile { file, path: None, inode: None, reported: false });
         }
         LogFile::open_path(std::path::absolute(path)?)
     }
@@ -59,14 +61,21 @@ impl LogFile {
         // SAFETY: an open descriptor of ours.
         unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
         let inode = file.metadata().ok().map(inode);
-        Ok(LogFile { file, path: Some(path), inode })
+        Ok(LogFile { file, path: Some(path), inode, reported: false })
     }
 
     /// One write for a line, so that the lines of several processes do not mix.
     fn write(&mut self, line: &str) {
         self.reopen_if_renamed();
-        if self.file.write_all(line.as_bytes()).is_err() {
-            FAILURES.fetch_add(1, Ordering::Relaxed);
+        if let Err(e) = self.file.write_all(line.as_bytes()) {
+            self.failed("written", &e);
+        }
+    }
+
+    fn failed(&mut self, what: &str, e: &io::Error) {
+        FAILURES.fetch_add(1, Ordering::Relaxed);
+        if let (Some(path), false) = (&self.path, std::mem::replace(&mut self.reported, true)) {
+            report_failure(&format!("{} cannot be {what}: {e}", path.display()));
         }
     }
 
@@ -78,7 +87,7 @@ impl LogFile {
         }
         match LogFile::open_path(path.clone()) {
             Ok(new) => *self = new,
-            Err(_) => _ = FAILURES.fetch_add(1, Ordering::Relaxed),
+            Err(e) => self.failed("opened again", &e),
         }
     }
 }

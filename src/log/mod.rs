@@ -137,6 +137,12 @@ fn push(level: Level, text: String) {
     }
 }
 
+/// One line on standard error, where nobody else can be told. A standard error that nobody reads must not stop the host.
+fn report_failure(text: &str) {
+    let line = format!("kvconn: environment variable {VARIABLE}: {text}\n");
+    let _ = foreign_fd::write_all(libc::STDERR_FILENO, line.as_bytes(), Duration::ZERO);
+}
+
 /// This very process's logger, if it has one.
 fn existing() -> Option<&'static Logger> {
     // SAFETY: null or never freed.
@@ -246,9 +252,7 @@ impl Logger {
             }
             Err(e) => {
                 FAILURES.fetch_add(1, Ordering::Relaxed);
-                let line = format!("kvconn: no log: environment variable {VARIABLE}: {}\n", e.message);
-                // There is nobody else to tell, and a standard error that nobody reads must not stop the host.
-                let _ = foreign_fd::write_all(libc::STDERR_FILENO, line.as_bytes(), Duration::ZERO);
+                report_failure(&format!("no log: {}", e.message));
             }
         }
     }

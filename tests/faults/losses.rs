@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use crate::common::engine::after;
+use crate::common::engine::{after, canonical};
 use crate::common::{Engine, OwnProcess, Peer, ms, wait_until};
 use crate::test_name;
 
@@ -39,12 +39,12 @@ fn a_loss_is_told_with_its_counts_in_log_and_description() {
     }
     engine.handle_failure(node, Some("no heartbeat")).unwrap();
 
-    let peer_lost = format!("PEER_LOST, connection {} to {}", conn.id(), peer.endpoint());
+    let peer_lost = format!("PEER_LOST, connection {} to {}", conn.id(), canonical(peer.endpoint()));
     let counts = format!(
         "{accepted} accepted, {acknowledged} acknowledged, {} unacknowledged, ended by ",
         accepted - acknowledged
     );
-    let of_node = format!("NODE_FAILED, connection {} to {}", lost.id(), other.endpoint());
+    let of_node = format!("NODE_FAILED, connection {} to {}", lost.id(), canonical(other.endpoint()));
     let node_failed = format!("NODE_FAILED, node \"prefill-3\" (life {node})");
     let line = |text: &str, begin: &str| text.lines().find(|line| line.contains(begin)).map(str::to_owned);
     wait_until("the log tells it all", LONG, || {
