@@ -12,7 +12,7 @@ use crate::net::endpoint::Endpoint;
 use crate::sys::lock::MutexGuard;
 
 /// How many connections to one endpoint may be closing when another one is made.
-const MAX_CLOSING: usize = 8;
+const MAX_CLOSING: usize = 16;
 /// How long a call may wait for closing sockets, also one that has no time to wait.
 pub(super) const WAIT_FOR_CLOSING: Duration = Duration::from_millis(8);
 /// How long a thread waits for closing sockets before it asks again whether the endpoint may be dialled at all.

@@ -13,7 +13,7 @@ use crate::{skip_unless, test_name};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// What one connection holds, and those of the same endpoint that are closing, at most.
-const AT_MOST: usize = 5 * 9;
+const AT_MOST: usize = 5 * 17;
 
 #[test]
 fn stress_threads_that_connect_to_one_endpoint_while_it_is_disconnected_hold_few_descriptors() {
