@@ -357,7 +357,8 @@ impl Connection {
             return Some((error(Status::Invalid, text), delivery.acknowledged.unwrap_or(0)));
         }
         let Some(acknowledged) = delivery.acknowledged else {
-            let text = "the acknowledgements are unknown: the endpoint is ipc, acknowledgement is off, or the kernel is too old";
+            let text = "the acknowledgements are unknown: the endpoint is ipc, the option acknowledgement is off, the \
+                        connection is MPTCP, or the kernel does not count";
             return Some((error(Status::Unsupported, text.into()), 0));
         };
         if acknowledged >= target {

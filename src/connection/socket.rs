@@ -221,8 +221,6 @@ impl PushSocket {
         for (place, frame) in frames.iter_mut().enumerate() {
             while let Err(e) = self.socket.send(frame, place < last) {
                 match e.raw_os_error() {
-                    // A signal between two frames: try the same frame again, because the message is half handed over.
-                    Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) if place == 0 => {
                         // libzmq may not have read its commands for a millisecond. This makes it read them.
                         if !self.socket.writable() {

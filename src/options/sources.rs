@@ -1,4 +1,4 @@
-//! Where the values of settings come from.
+//! Where the value of each setting comes from, for describe.
 
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;

@@ -6,6 +6,7 @@ pub(crate) mod epoll;
 pub(crate) mod foreign_fd;
 pub(crate) mod fork;
 pub(crate) mod lock;
+pub(crate) mod random;
 pub(crate) mod sync;
 pub(crate) mod thread;
 pub(crate) mod wake;

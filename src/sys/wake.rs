@@ -24,11 +24,10 @@ impl EventFd {
 
     pub(crate) fn wake(&self) {
         let one: u64 = 1;
+        // SAFETY: 8 live bytes.
+        let write = || unsafe { libc::write(self.fd.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
         // Only a sandbox is known to be in the way.
-        let written = (0..3).any(|_| {
-            // SAFETY: 8 live bytes.
-            8 == unsafe { libc::write(self.fd.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) }
-        });
+        let written = (0..3).any(|_| retry(write) == 8);
         self.owed.store(!written, Ordering::Relaxed);
     }
 
@@ -40,7 +39,7 @@ impl EventFd {
     pub(crate) fn clear(&self) {
         let mut count: u64 = 0;
         // SAFETY: 8 live bytes. It fails only if there is nothing to clear.
-        unsafe { libc::read(self.fd.as_raw_fd(), std::ptr::from_mut(&mut count).cast(), 8) };
+        retry(|| unsafe { libc::read(self.fd.as_raw_fd(), std::ptr::from_mut(&mut count).cast(), 8) });
     }
 }
 
@@ -106,8 +105,24 @@ fn wait(polled: &mut [libc::pollfd], until: Instant) -> bool {
         match n {
             0 => return false,
             n if n > 0 => return true,
+            // Not even a wait without time has looked at the descriptors when a signal came first.
+            _ if is_interrupted() => {}
             _ if Instant::now() >= until => return false,
-            _ => {} // EINTR. Any other error would be a defect of kvconn, and the deadline ends the loop.
+            _ => {} // Any other error would be a defect of kvconn, and the deadline ends the loop.
         }
     }
+}
+
+/// Makes a system call again for as long as a signal interrupts it.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> libc::ssize_t {
+    loop {
+        match call() {
+            -1 if is_interrupted() => {}
+            result => return result,
+        }
+    }
+}
+
+fn is_interrupted() -> bool {
+    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
 }

@@ -147,7 +147,10 @@ fn it_says_how_long_what_has_waited_and_what_was_lost() {
         let text = dumped();
         let told = text.lines().find(|line| line.contains(&format!("PEER_LOST, connection {}", gone.id())));
         let told = told.unwrap_or_else(|| panic!("the loss is not told: {text}"));
-        assert!(told.contains("1 accepted, 1 acknowledged, 0 unacknowledged, ended by ") && told.contains(" s ago"), "{told}");
+        assert!(
+            told.contains("1 accepted, 1 acknowledged, 0 unacknowledged, ended by ") && told.contains(" s ago"),
+            "{told}"
+        );
         conn.disconnect().unwrap();
         assert!(sender.join().unwrap().is_err());
     });

@@ -3,9 +3,15 @@
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copies;
 mod dials;
 mod dump;
+mod errno_sweep;
+mod icmp;
 mod log;
 mod losses;
 mod names;
+mod programs;
 mod refusing_kernel;
+mod scenarios;
+mod signals;

@@ -101,7 +101,7 @@ fn threads_that_connect_at_the_same_time_share_one_dial() {
         });
         assert_eq!(tcp_traffic().dials - before.dials, 1, "{endpoint}");
         let ok = |result: &&kvconn::error::Result<_>| {
-            // Whoever comes after the failure is told to wait.
+            // A thread that comes after the failure is told to wait.
             status_of(*result) == status || status == Status::ConnectFailed && status_of(*result) == Status::Backoff
         };
         assert!(results.iter().all(|result| ok(&result)), "{endpoint}: {results:?}");
