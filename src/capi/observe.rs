@@ -107,9 +107,9 @@ pub type kvconn_log_fn_t =
 /// @param level     the least important level that the function gets.
 /// @retval KVCONN_OK      the function gets every line from now on. The old function has got its last line and is not
 ///     called again; the call waits up to 1 s for that, unless the old function itself makes this call.
+/// @retval KVCONN_INVALID there is no such level.
 /// @retval KVCONN_TIMEOUT the same, but the old function has not returned from its last call within 1 s: it may need this
 ///     thread, or a lock of the caller. It is not called again. Another kvconn_set_log waits for it again.
-/// @retval KVCONN_INVALID there is no such level.
 /// @retval KVCONN_LIMIT   the thread could not be started. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_set_log(

@@ -200,7 +200,7 @@ impl fmt::Display for Event {
         }
         match (&self.delivery, self.kind) {
             (Some(delivery), _) if self.kind.is_ending() => write!(f, "; {delivery}"),
-            (None, EventKind::NodeFailed) => write!(f, "; {} requests failed", self.count),
+            (None, EventKind::NodeFailed) if self.node != NodeId::NONE => write!(f, "; {} requests failed", self.count),
             _ => Ok(()),
         }
     }
