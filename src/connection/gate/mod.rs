@@ -109,7 +109,7 @@ impl Waiter {
     /// Makes the thread look again.
     fn wake(&self) {
         match self {
-            Waiter::Parked(source) => source.notify_one(),
+            Waiter::Parked(condvar) => condvar.notify_one(),
             Waiter::AtSeveral(waker, must_look) => {
                 must_look.store(true, Ordering::Release);
                 waker.wake();
@@ -434,8 +434,8 @@ impl Place {
 
     /// Waits until another thread wakes this one.
     fn park<C: Channel>(&self, locked: &mut MutexGuard<'_, Locked<C>>, until: Instant) {
-        if let Waiter::Parked(source) = &*self.me {
-            source.wait_until(locked, until);
+        if let Waiter::Parked(condvar) = &*self.me {
+            condvar.wait_until(locked, until);
         }
     }
 
