@@ -114,7 +114,7 @@ impl Waiter {
     /// Makes the thread look again.
     fn wake(&self) {
         match self {
-            Waiter::Parked(source, _) => source.notify_one(),
+            Waiter::Parked(condvar, _) => condvar.notify_one(),
             Waiter::AtSeveral(waker, must_look, _) => {
                 must_look.store(true, Ordering::Release);
                 waker.wake();
@@ -445,8 +445,8 @@ impl Place {
 
     /// Waits until another thread wakes this one.
     fn park<C: Channel>(&self, locked: &mut MutexGuard<'_, Locked<C>>, until: Instant) {
-        if let Waiter::Parked(source, _) = &*self.me {
-            source.wait_until(locked, until);
+        if let Waiter::Parked(condvar, _) = &*self.me {
+            condvar.wait_until(locked, until);
         }
     }
 

@@ -62,7 +62,7 @@ impl World {
     }
 
     /// Any use of the socket: consumes the commands, and the signal with them.
-    fn work_off_commands(&self) -> usize {
+    fn process_commands(&self) -> usize {
         let mailbox = &mut self.kernel.descriptors.lock().unwrap().mailboxes[self.own];
         mailbox.signal = false;
         std::mem::take(&mut mailbox.announced)
@@ -123,7 +123,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
         assert!(self.socket, "an attempt on a closed socket");
         // libzmq may take a message without reading its commands. It reports a full queue only after reading them.
         if self.room == 0 {
-            self.room = self.world.work_off_commands();
+            self.room = self.world.process_commands();
         }
         if self.room == 0 {
             return Tried::Full;
@@ -331,7 +331,7 @@ impl<const FAIR: bool> Model<FAIR> {
         let model = self.clone();
         thread::spawn(move || {
             let mut pipe = model.gate.lock();
-            pipe.room += model.world.work_off_commands();
+            pipe.room += model.world.process_commands();
             pipe.touched();
         })
     }
