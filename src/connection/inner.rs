@@ -163,7 +163,7 @@ impl ConnectionInner {
         if matches!(self.state, State::Ended(_)) || ending == EndReason::Evicted && self.idle().is_none() {
             return None;
         }
-        let pending = self.take_final_delivery(ending);
+        let pending = self.take_final_delivery(ending, end.os_errno);
         if end.os_errno == 0 && ending == EndReason::PeerLost {
             end.os_errno = match (pending, self.delivery.ended_by) {
                 (0, EndedBy::Fin) => libc::EPIPE,
@@ -183,10 +183,19 @@ impl ConnectionInner {
         Some(Finished { ending, delivery: self.delivery, os_errno, ready_for })
     }
 
-    /// Takes the final counts: asks the kernel for the last time. Returns the socket's pending error, 0 if there is none or
-    /// libzmq has taken it.
-    fn take_final_delivery(&mut self, ending: EndReason) -> i32 {
-        let mut pending = 0;
+    /// The errno of a connection that the kernel reports as hung up, 0 if the peer has closed it. `None`: libzmq has taken
+    /// the errno, and its monitor is about to report it.
+    pub(crate) fn hang_up(&self) -> Option<i32> {
+        let Some(tcp) = self.account.tcp() else { return Some(0) };
+        let pending = tcp_info::take_error(tcp);
+        let dead = || tcp_info::read(tcp).is_ok_and(|info| info.is_closed());
+        if pending == 0 && dead() { None } else { Some(pending) }
+    }
+
+    /// Takes the final counts: asks the kernel for the last time. Returns the errno that is known already, or else the
+    /// socket's pending error; 0 if there is none, or libzmq has taken it.
+    fn take_final_delivery(&mut self, ending: EndReason, known: i32) -> i32 {
+        let mut pending = known;
         let (in_flight, unanswered) = (self.progress_watched, self.progress.elapsed());
         let update = self.account.refresh();
         if update.progress {
@@ -196,7 +205,9 @@ impl ConnectionInner {
             (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
-                pending = tcp_info::take_error(tcp);
+                if pending == 0 {
+                    pending = tcp_info::take_error(tcp);
+                }
                 info.ended_by(pending, out_of_time)
             }
             (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,

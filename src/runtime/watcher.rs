@@ -42,6 +42,9 @@ const UNWATCHED: Duration = Duration::from_millis(10);
 /// What the watcher works with.
 type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
 
+/// How long libzmq has to report the errno of a connection that the kernel has reported as dead.
+const ERRNO_TAKEN: Duration = Duration::from_millis(5);
+
 /// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
     /// Leaf lock.
@@ -69,6 +72,7 @@ enum Command {
 enum Timer {
     Dial(AttemptId),
     Watch(AttemptId),
+    HangUp(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
 }
@@ -221,6 +225,7 @@ impl Watch {
                     self.dial_due(attempt, now);
                 }
                 Timer::Watch(attempt) => self.watch_again(attempt, now),
+                Timer::HangUp(attempt) => self.end_without_errno(attempt),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
@@ -414,7 +419,20 @@ impl Watch {
     fn hang_up(&mut self, id: AttemptId) {
         if let Some(DialAttempt { conn: Some(conn), dial: None, closing: false, .. }) = self.attempts.get(&id) {
             let conn = conn.clone();
-            conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
+            let pending = conn.lock().hang_up();
+            match pending {
+                Some(errno) => conn.owner().end(&conn, peer_gone(errno)),
+                None => self.timers.push(Reverse((Instant::now() + ERRNO_TAKEN, Timer::HangUp(id)))),
+            }
+        }
+    }
+
+    /// Ends a connection whose errno libzmq has taken, and has not reported.
+    fn end_without_errno(&mut self, id: AttemptId) {
+        self.handle_events(id);
+        if let Some(DialAttempt { conn: Some(conn), dial: None, closing: false, .. }) = self.attempts.get(&id) {
+            let conn = conn.clone();
+            conn.owner().end(&conn, peer_gone(0));
         }
     }
 

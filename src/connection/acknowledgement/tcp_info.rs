@@ -69,11 +69,18 @@ pub(crate) struct TcpInfo {
     pub(crate) round_trip: Duration,
 }
 
+/// The kernel's TCP state of a socket that is over by a reset or a timeout.
+const CLOSED: u8 = 7;
+
 impl TcpInfo {
+    /// A reset or a timeout has ended it; after a FIN of the peer it is not so yet.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == CLOSED
+    }
+
     /// How an ended connection ended. `os_errno` is its pending error (0 if libzmq has taken it). `out_of_time`: enough time has
     /// passed for the kernel to give up.
     pub(crate) fn ended_by(&self, os_errno: i32, out_of_time: bool) -> EndedBy {
-        const CLOSED: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
         const LAST_ACK: u8 = 9;
         match (self.state, os_errno) {
