@@ -5,6 +5,7 @@ mod common;
 
 mod copies;
 mod dials;
+mod long_messages;
 mod names;
 mod refusing_kernel;
 mod signals;

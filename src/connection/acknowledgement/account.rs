@@ -30,6 +30,8 @@ pub(in crate::connection) struct Account {
     /// How many bytes may be on the way, and what of the process's budget is taken for them.
     max_queued: u64,
     reservation: Reservation,
+    /// Bytes of a long message that is being handed over. They are reserved, and not accepted yet.
+    handed_over: u64,
 }
 
 /// The ledger, and the connection's own descriptor of TCP to ask the kernel on.
@@ -68,6 +70,7 @@ impl Account {
             freed: FreedBytes::default(),
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
             reservation,
+            handed_over: 0,
         }
     }
 
@@ -120,7 +123,7 @@ impl Account {
             None => Observation { info: None, moved: self.freed.look() },
         };
         if look.moved {
-            self.reservation.keep(self.queued());
+            self.reservation.keep(self.queued() + self.handed_over);
         }
         look
     }
@@ -201,10 +204,21 @@ impl Account {
 
     /// Gives back what is not needed of the process's budget. What is idle needs nothing.
     pub(in crate::connection) fn give_back(&mut self) {
-        match self.queued() {
+        match self.queued() + self.handed_over {
             0 => self.reservation.close(),
-            queued => self.reservation.keep(queued),
+            needed => self.reservation.keep(needed),
         }
+    }
+
+    /// A long message is being handed over, for whose bytes there was room: they stay reserved until
+    /// [`end_handover`](Account::end_handover).
+    pub(in crate::connection) fn begin_handover(&mut self, message: &Message) {
+        self.handed_over = self.wire_bytes(message);
+    }
+
+    /// It was accepted, or never will be.
+    pub(in crate::connection) fn end_handover(&mut self) {
+        self.handed_over = 0;
     }
 
     /// The connection has ended. Our descriptor is given up: while it is open, no FIN leaves.

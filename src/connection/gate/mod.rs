@@ -12,6 +12,11 @@
 //! at once unless the head is polling its descriptor; then the head gives it up on its way out.
 //!
 //! A thread that sends to many waits at many gates at once, by the same rules ([`pending`]).
+//!
+//! A long item is handed over in three steps, so that the lock is never held for long: it is begun under the lock, goes
+//! on without it ([`Channel::hand_over`]), and is completed under it. Between the steps the channel's user is **away**:
+//! it alone may use the socket, and everybody else finds the channel busy and queues. When it comes back it wakes the
+//! head. A channel that ended meanwhile is released then.
 
 pub(crate) mod pending;
 pub(in crate::connection) mod wait_source;
@@ -29,9 +34,11 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
 /// What one attempt to pass came to.
-pub(crate) enum Tried<D, R> {
+pub(crate) enum Tried<D, R, H> {
     /// Passed.
     Done(D),
+    /// Begun. The rest is long: it goes on without the lock.
+    Begun(H),
     /// No room; the descriptor will tell when there is some.
     Full,
     /// Cannot pass yet; whoever changes that calls [`Access::wake_head`].
@@ -58,16 +65,22 @@ pub(crate) trait Channel {
     type Refusal;
     /// What the head waits on, outside the lock.
     type WaitSource: WaitSource;
+    /// What a long item is handed over with while its sender is away.
+    type Handover;
     /// How long newcomers may pass a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
     /// One attempt, without waiting.
-    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Done, Self::Refusal>;
+    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Done, Self::Refusal, Self::Handover>;
+    /// Goes on with an item that was begun, without the lock and without waiting.
+    fn hand_over(handover: &mut Self::Handover, item: &mut Self::Item);
+    /// Ends the attempt that was begun: the item passes now, or not at all.
+    fn complete(&mut self, handover: Self::Handover, item: &mut Self::Item) -> Result<Self::Done, Self::Refusal>;
     /// Why nothing will pass any more, once that is so.
     fn refusal(&self) -> Option<Self::Refusal>;
     /// What the head waits on now. `has_waker`: the source need not be kicked, because the head has an waker.
     fn source(&mut self, has_waker: bool) -> Self::WaitSource;
-    /// The channel has ended and nobody polls: give up what the source was made of.
+    /// The channel has ended, nobody polls and nobody is away: give up what the source was made of.
     fn release(&mut self);
 }
 
@@ -140,6 +153,8 @@ struct Inner<C: Channel> {
     polling: Option<Arc<C::WaitSource>>,
     /// The head has been kicked and has not seen it yet.
     poller_woken: bool,
+    /// A thread hands over a long item, without the lock.
+    away: bool,
     /// Times the safety net found what a wake-up should have told.
     rescues: u64,
 }
@@ -196,17 +211,10 @@ impl<C: Channel> Inner<C> {
         }
     }
 
-    /// The attempt of one who has just come; `None` when it must queue.
-    fn try_barge(&mut self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
-        if self.fair {
-            return self.channel.refusal().map(Err);
-        }
-        let attempt = self.channel.attempt(item);
-        self.wake_poller();
-        match attempt {
-            Tried::Done(done) => Some(Ok(done)),
-            Tried::Refused(why) => Some(Err(why)),
-            Tried::Full | Tried::NotYet => None,
+    /// Gives up the channel if it has ended and nobody uses it.
+    fn release_if_ended(&mut self) {
+        if self.polling.is_none() && !self.away && self.channel.refusal().is_some() {
+            self.channel.release();
         }
     }
 }
@@ -246,9 +254,7 @@ impl<C: Channel> Access<'_, C> {
     /// The channel has ended: gives it up, and returns who must be woken after the locks are given back.
     pub(crate) fn close(mut self) -> Wakeups {
         self.inner.wake_poller();
-        if self.inner.polling.is_none() {
-            self.inner.channel.release();
-        }
+        self.inner.release_if_ended();
         self.gate.changed.notify_all();
         Wakeups(self.inner.queue.iter().cloned().collect())
     }
@@ -263,6 +269,7 @@ impl<C: Channel> Gate<C> {
                 fair: false,
                 polling: None,
                 poller_woken: false,
+                away: false,
                 rescues: 0,
             }),
             changed: Condvar::new(),
@@ -294,7 +301,47 @@ impl<C: Channel> Gate<C> {
 
     /// Passes the gate if that needs no waiting; `None` when it does.
     pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
-        self.inner.lock().try_barge(item)
+        self.try_barge(&mut self.inner.lock(), item)
+    }
+
+    /// The attempt of one who has just come; `None` when it must queue.
+    fn try_barge<'a>(
+        &'a self,
+        inner: &mut MutexGuard<'a, Inner<C>>,
+        item: &mut C::Item,
+    ) -> Option<Result<C::Done, C::Refusal>> {
+        if inner.fair {
+            return inner.channel.refusal().map(Err);
+        }
+        let attempt = self.attempt(inner, item);
+        inner.wake_poller();
+        match attempt {
+            Attempt::Done(done) => Some(Ok(done)),
+            Attempt::Refused(why) => Some(Err(why)),
+            Attempt::Full | Attempt::NotYet => None,
+        }
+    }
+
+    /// One attempt. Gives the lock back while a long item is handed over.
+    fn attempt<'a>(&'a self, inner: &mut MutexGuard<'a, Inner<C>>, item: &mut C::Item) -> Attempt<C::Done, C::Refusal> {
+        let mut handover = match inner.channel.attempt(item) {
+            Tried::Done(done) => return Attempt::Done(done),
+            Tried::Full => return Attempt::Full,
+            Tried::NotYet => return Attempt::NotYet,
+            Tried::Refused(why) => return Attempt::Refused(why),
+            Tried::Begun(handover) => handover,
+        };
+        inner.away = true;
+        unlocked(&self.inner, inner, || C::hand_over(&mut handover, item));
+        inner.away = false;
+        let result = inner.channel.complete(handover, item);
+        // The head may have found the channel busy, or polls and has lost its edge.
+        inner.wake_poller();
+        if let Some(head) = inner.queue.front() {
+            head.wake();
+        }
+        inner.release_if_ended();
+        result.map_or_else(Attempt::Refused, Attempt::Done)
     }
 
     /// Passes the gate, or says why not. `patience` is asked before every wait.
@@ -308,7 +355,7 @@ impl<C: Channel> Gate<C> {
             Entered::Queued(inner, place) => (inner, place),
         };
         let result = loop {
-            match place.look(&mut inner, item, &mut patience) {
+            match place.look(self, &mut inner, item, &mut patience) {
                 Next::Over(result) => break result,
                 Next::Park(until) => place.park(&mut inner, until),
                 Next::Poll(poll) => {
@@ -329,7 +376,7 @@ impl<C: Channel> Gate<C> {
         waiter: impl FnOnce() -> Waiter,
     ) -> Entered<'_, C> {
         let mut inner = self.inner.lock();
-        if let Some(result) = inner.try_barge(item) {
+        if let Some(result) = self.try_barge(&mut inner, item) {
             return Entered::Over(result);
         }
         if let Patience::Over(why) = patience(&mut inner.channel) {
@@ -338,6 +385,14 @@ impl<C: Channel> Gate<C> {
         let place = Place::take(&mut inner, waiter());
         Entered::Queued(inner, place)
     }
+}
+
+/// What a whole attempt came to.
+enum Attempt<D, R> {
+    Done(D),
+    Full,
+    NotYet,
+    Refused(R),
 }
 
 /// What coming to the gate came to.
@@ -394,22 +449,27 @@ impl Place {
     }
 
     /// Tries if it is this one's turn, and says what to do next.
-    fn look<C: Channel>(
+    fn look<'a, C: Channel>(
         &mut self,
-        inner: &mut Inner<C>,
+        gate: &'a Gate<C>,
+        inner: &mut MutexGuard<'a, Inner<C>>,
         item: &mut C::Item,
         patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Next<C> {
         let mut full = false;
         if self.is_head(inner) {
-            match inner.channel.attempt(item) {
-                Tried::Done(done) => {
+            match gate.attempt(inner, item) {
+                Attempt::Done(done) => {
                     inner.rescues += u64::from(self.capped);
                     return Next::Over(Ok(done));
                 }
-                Tried::Refused(why) => return Next::Over(Err(why)),
-                Tried::Full => full = true,
-                Tried::NotYet => {}
+                Attempt::Refused(why) => return Next::Over(Err(why)),
+                Attempt::Full => full = true,
+                Attempt::NotYet => {
+                    self.capped = false;
+                    // Newcomers queue, or those who send long items would always come first.
+                    inner.fair |= inner.away;
+                }
             }
         } else if let Some(why) = inner.channel.refusal() {
             return Next::Over(Err(why));
@@ -453,10 +513,10 @@ impl Place {
     fn leave<C: Channel>(self, mut inner: MutexGuard<'_, Inner<C>>) {
         let was_head = self.is_head(&inner);
         inner.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
-        if was_head && inner.channel.refusal().is_some() {
-            // Ended while this thread polled: the one who ended it left the socket to us. (Nobody else can be
+        if was_head {
+            // If it ended while this thread polled, the one who ended it left the socket to us. (Nobody else can be
             // polling: only the head does, and that was this thread.)
-            inner.channel.release();
+            inner.release_if_ended();
         }
         if inner.queue.is_empty() {
             inner.fair = false;

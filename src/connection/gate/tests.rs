@@ -1,5 +1,7 @@
 //! The safety net itself: a wake-up that does get lost is caught, and counted; others are not.
 
+use std::convert::Infallible;
+
 use super::pending::{self, PendingSend};
 use super::*;
 
@@ -24,9 +26,16 @@ impl Channel for Late {
     type Done = ();
     type Refusal = ();
     type WaitSource = LateBell;
+    type Handover = Infallible;
 
-    fn attempt(&mut self, (): &mut ()) -> Tried<(), ()> {
+    fn attempt(&mut self, (): &mut ()) -> Tried<(), (), Infallible> {
         if Instant::now() < self.room_at { Tried::Full } else { Tried::Done(()) }
+    }
+    fn hand_over(handover: &mut Infallible, (): &mut ()) {
+        match *handover {}
+    }
+    fn complete(&mut self, handover: Infallible, (): &mut ()) -> Result<(), ()> {
+        match handover {}
     }
     fn refusal(&self) -> Option<()> {
         None
