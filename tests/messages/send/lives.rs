@@ -74,7 +74,7 @@ fn no_life_gets_a_cut_message_or_one_of_another_life_stress() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let accepted: BTreeMap<u64, u64> = accepted.into_inner().expect("no panic");
+    let accepted: BTreeMap<(u64, u64), u64> = accepted.into_inner().expect("no panic");
     let accepted_on = |conn: u64| -> u64 { accepted.range((conn, 0)..(conn + 1, 0)).map(|(_, count)| count).sum() };
     assert!(lives.len() >= 5, "{} lives", lives.len());
 
