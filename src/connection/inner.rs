@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::acknowledgement::account::{Account, Room};
@@ -10,6 +10,7 @@ use super::acknowledgement::buffers::BuffersInFlight;
 use super::acknowledgement::ledger::Mechanism;
 use super::gate::wait_source::SocketWaitSource;
 use super::gate::{Channel, Patience, Tried};
+use super::handover::Handover;
 use super::owner::SocketWatcher;
 use super::socket::{PushSocket, Sent};
 use super::state::{EndReason, State, Transition};
@@ -35,8 +36,13 @@ pub(crate) struct ConnectionInner {
     pub(super) state: State,
     pub(super) ready_at: Option<Instant>,
     pub(super) end: Option<End>,
-    /// The present dial attempt. `None` once the connection has ended and no thread polls.
+    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message is
+    /// handed over.
     socket: Option<(AttemptId, PushSocket)>,
+    /// A sender has the socket, and hands over a long message without the lock.
+    handing_over: bool,
+    /// Whether it has ended, for that sender.
+    ended: Arc<AtomicBool>,
     account: Account,
     /// The final counts, once it has ended.
     delivery: Delivery,
@@ -101,6 +107,8 @@ pub(crate) struct Finished {
     pub(crate) ready_for: Option<Duration>,
 }
 
+type TriedMessage = Tried<u64, Error, Handover>;
+
 /// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
@@ -121,6 +129,8 @@ impl ConnectionInner {
             ready_at: None,
             end: None,
             socket: Some(attempt),
+            handing_over: false,
+            ended: Arc::default(),
             account: Account::new(values, reservation),
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
             full: false,
@@ -173,6 +183,7 @@ impl ConnectionInner {
             };
         }
         self.state = State::Ended(ending);
+        self.ended.store(true, Ordering::Relaxed);
         self.account.close();
         self.in_flight.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
@@ -237,7 +248,7 @@ impl ConnectionInner {
     }
 
     /// Why `bytes` more do not fit into the budgets. `None` if they fit.
-    fn over_budget(&mut self, bytes: u64) -> Option<Tried<u64, Error>> {
+    fn over_budget(&mut self, bytes: u64) -> Option<TriedMessage> {
         let (room, progress) = self.account.room(bytes);
         if progress {
             self.note_progress();
@@ -310,7 +321,8 @@ impl ConnectionInner {
         if self.account.refresh_at_rest().progress {
             self.note_progress();
         }
-        let in_flight = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
+        let in_flight =
+            self.handing_over || self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !in_flight {
             self.progress_watched = false;
             self.account.give_back();
@@ -339,6 +351,7 @@ impl ConnectionInner {
         let known = self.account.acknowledged().is_some();
         let idle =
             self.state == State::Ready && known && !self.progress_watched && !self.dead && self.draining.is_none();
+        let idle = idle && !self.handing_over;
         idle.then(|| self.progress.elapsed())
     }
 
@@ -418,6 +431,14 @@ impl ConnectionInner {
             }
             return over(Status::Timeout, format!("not READY within {} ms; not accepted", timeout.as_millis()));
         }
+        if self.handing_over {
+            // Not full: another thread hands over a long message, and does not wait.
+            if now < deadline {
+                return Patience::Until(deadline);
+            }
+            let text = format!("busy with another thread's long message for {} ms", timeout.as_millis());
+            return over(Status::Timeout, format!("{text}; not accepted"));
+        }
         if self.progress.elapsed() >= timeout {
             self.refresh();
         }
@@ -438,12 +459,13 @@ impl Channel for ConnectionInner {
     type Output = u64;
     type Refusal = Error;
     type WaitSource = SocketWaitSource;
+    type Handover = Handover;
 
-    fn attempt(&mut self, message: &mut Message) -> Tried<u64, Error> {
+    fn attempt(&mut self, message: &mut Message) -> TriedMessage {
         if let Some(why) = self.refusal() {
             return Tried::Refused(why);
         }
-        if self.state == State::Connecting {
+        if self.state == State::Connecting || self.handing_over {
             return Tried::NotYet;
         }
         if let Some(no) = self.over_budget(self.account.wire_bytes(message)) {
@@ -454,7 +476,10 @@ impl Channel for ConnectionInner {
             return Tried::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
         }
         let Some((_, push)) = &self.socket else { return Tried::NotYet };
-        match push.send(message) {
+        let is_long = Handover::is_for(message);
+        let sent = if is_long { push.send_frames(message, 0..1) } else { push.send(message) };
+        match sent {
+            Sent::Accepted if is_long => self.begin_handover(message),
             Sent::Accepted => Tried::Passed(self.accept(message)),
             Sent::Full => {
                 self.full = true;
@@ -477,6 +502,25 @@ impl Channel for ConnectionInner {
                 Tried::Refused(self.error(Status::PeerLost, 0, DEAD_PIPE))
             }
         }
+    }
+
+    fn hand_over(handover: &mut Handover, message: &mut Message) {
+        handover.run(message);
+    }
+
+    fn complete(&mut self, handover: Handover, message: &mut Message) -> Result<u64, Error> {
+        let (socket, ended) = (handover.socket, self.end.is_some());
+        self.handing_over = false;
+        self.account.end_handover();
+        // What ended meanwhile drops the unfinished message with the socket. What only accepts nothing new accepts this
+        // one: it was begun before.
+        let is_sent = !ended && !handover.is_broken && socket.1.send_last_frame(message);
+        self.socket = Some(socket);
+        if is_sent {
+            return Ok(self.accept(message));
+        }
+        self.dead = true;
+        Err(self.refusal().unwrap_or_else(|| self.error(Status::PeerLost, 0, DEAD_PIPE)))
     }
 
     fn refusal(&self) -> Option<Error> {
@@ -515,6 +559,14 @@ impl Channel for ConnectionInner {
 }
 
 impl ConnectionInner {
+    /// The first frame of a long message is taken: the sender takes the socket, and goes on without the lock.
+    fn begin_handover(&mut self, message: &Message) -> TriedMessage {
+        let Some(socket) = self.socket.take() else { return Tried::NotYet };
+        self.handing_over = true;
+        self.account.begin_handover(message);
+        Tried::Begun(Handover::new(socket, self.ended.clone()))
+    }
+
     fn error(&self, status: Status, os_errno: i32, text: &str) -> Error {
         Error::new(status, text).errno(os_errno).about(self.conn).at(&self.endpoint)
     }

@@ -145,6 +145,10 @@ impl Message {
         self.tracker.as_ref()
     }
 
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
     pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {
         &mut self.frames
     }

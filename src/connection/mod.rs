@@ -4,6 +4,7 @@ pub mod acknowledgement;
 pub mod batch;
 pub(crate) mod dial;
 pub(crate) mod gate;
+mod handover;
 mod inner;
 pub mod message;
 pub(crate) mod owner;

@@ -5,6 +5,7 @@ use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -95,7 +96,7 @@ pub(crate) enum MonitorEvent {
 
 /// The result of handing over a message.
 pub(crate) enum Sent {
-    /// Accepted whole.
+    /// All of it was taken.
     Accepted,
     /// No room for the first frame; nothing was taken.
     Full,
@@ -216,10 +217,22 @@ impl PushSocket {
 
     /// Hands over a message, whole or not at all.
     pub(crate) fn send(&self, message: &mut Message) -> Sent {
+        self.send_frames(message, 0..message.frames().len())
+    }
+
+    /// Hands over the last frame of a message whose others were taken. Returns whether it was accepted.
+    pub(crate) fn send_last_frame(&self, message: &mut Message) -> bool {
+        let last = message.frames().len() - 1;
+        matches!(self.send_frames(message, last..last + 1), Sent::Accepted)
+    }
+
+    /// Hands over some of a message's frames, after those before them. libzmq keeps the frames to itself until it has the
+    /// last one: then the message is accepted.
+    pub(crate) fn send_frames(&self, message: &mut Message, places: Range<usize>) -> Sent {
         let frames = message.frames_mut();
         let last = frames.len() - 1;
-        for (place, frame) in frames.iter_mut().enumerate() {
-            while let Err(e) = self.socket.send(frame, place < last) {
+        for place in places {
+            while let Err(e) = self.socket.send(&mut frames[place], place < last) {
                 match e.raw_os_error() {
                     Some(libc::EAGAIN) if place == 0 => {
                         // libzmq may not have read its commands for a millisecond. This makes it read them.

@@ -9,6 +9,7 @@ mod dump;
 mod errno_sweep;
 mod icmp;
 mod log;
+mod long_messages;
 mod losses;
 mod names;
 mod programs;

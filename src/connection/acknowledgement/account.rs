@@ -32,6 +32,8 @@ pub(in crate::connection) struct Account {
     /// How many bytes may be in flight, and what is reserved for them of the process's budget.
     max_queued: u64,
     reservation: Reservation,
+    /// Bytes of a long message that is being handed over. They are reserved, and not accepted yet.
+    handed_over: u64,
 }
 
 /// The ledger, and the connection's own TCP descriptor for asking the kernel.
@@ -70,6 +72,7 @@ impl Account {
             freed: FreedBytes::default(),
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
             reservation,
+            handed_over: 0,
         }
     }
 
@@ -127,7 +130,7 @@ impl Account {
             None => Observation { info: None, progress: self.freed.refresh() },
         };
         if update.progress {
-            self.reservation.keep(self.queued());
+            self.reservation.keep(self.queued() + self.handed_over);
         }
         update
     }
@@ -208,10 +211,21 @@ impl Account {
 
     /// Returns the bytes of the process's budget that are not needed. An idle connection needs none.
     pub(in crate::connection) fn give_back(&mut self) {
-        match self.queued() {
+        match self.queued() + self.handed_over {
             0 => self.reservation.close(),
-            queued => self.reservation.keep(queued),
+            needed => self.reservation.keep(needed),
         }
+    }
+
+    /// A long message is being handed over. There was room for its bytes: they stay reserved until
+    /// [`end_handover`](Account::end_handover).
+    pub(in crate::connection) fn begin_handover(&mut self, message: &Message) {
+        self.handed_over = self.wire_bytes(message);
+    }
+
+    /// The long message was accepted, or never will be.
+    pub(in crate::connection) fn end_handover(&mut self) {
+        self.handed_over = 0;
     }
 
     /// The connection has ended. Closes our descriptor: while it is open, no FIN is sent.

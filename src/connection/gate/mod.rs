@@ -12,6 +12,11 @@
 //! at once, unless the head is polling its descriptor. In that case the head closes the socket when it leaves.
 //!
 //! A thread that sends to many connections waits at many gates at once, by the same rules ([`pending`]).
+//!
+//! A long item is handed over in three steps, so that the lock is never held for long: it is begun under the lock, continued
+//! without it ([`Channel::hand_over`]), and completed under it. Between the steps its sender is **away**: it alone may use
+//! the socket, and every other thread finds the channel busy and queues. When the sender comes back it wakes the head. If
+//! the channel ended meanwhile, it is released then.
 
 pub(crate) mod pending;
 pub(in crate::connection) mod wait_source;
@@ -29,9 +34,11 @@ use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
 /// The result of one attempt to pass.
-pub(crate) enum Tried<T, R> {
+pub(crate) enum Tried<T, R, H> {
     /// Passed.
     Passed(T),
+    /// Begun. The rest is long: it is handed over without the lock.
+    Begun(H),
     /// There is no room. The descriptor signals when there is.
     Full,
     /// It cannot pass yet. The code that changes this calls [`Access::wake_head`].
@@ -58,16 +65,22 @@ pub(crate) trait Channel {
     type Refusal;
     /// What the head waits on, outside the lock.
     type WaitSource: WaitSource;
+    /// What a long item is handed over with while its sender is away.
+    type Handover;
     /// How long newcomers may barge past a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
     /// One attempt, without waiting.
-    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Output, Self::Refusal>;
+    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Output, Self::Refusal, Self::Handover>;
+    /// Continues with an item that was begun, without the lock and without waiting.
+    fn hand_over(handover: &mut Self::Handover, item: &mut Self::Item);
+    /// Ends the attempt that was begun: the item passes now, or not at all.
+    fn complete(&mut self, handover: Self::Handover, item: &mut Self::Item) -> Result<Self::Output, Self::Refusal>;
     /// Why nothing will pass any more. `None` while items can pass.
     fn refusal(&self) -> Option<Self::Refusal>;
     /// What the head waits on now. `has_waker`: the source needs no eventfd, because the head has a waker of its own.
     fn source(&mut self, has_waker: bool) -> Self::WaitSource;
-    /// The channel has ended and no thread polls: give up what the source was made of.
+    /// The channel has ended, no thread polls, and no sender is away: give up what the source was made of.
     fn release(&mut self);
 }
 
@@ -146,6 +159,8 @@ struct Locked<C: Channel> {
     polling: Option<Arc<C::WaitSource>>,
     /// The polling head was woken and has not seen it yet.
     poller_woken: bool,
+    /// A sender hands over a long item, without the lock.
+    away: bool,
     /// How often the safety net caught a lost wake-up.
     rescues: u64,
 }
@@ -202,17 +217,10 @@ impl<C: Channel> Locked<C> {
         }
     }
 
-    /// Tries a newcomer's item. `None`: it must queue.
-    fn try_barge(&mut self, item: &mut C::Item) -> Option<Result<C::Output, C::Refusal>> {
-        if self.fair {
-            return self.channel.refusal().map(Err);
-        }
-        let attempt = self.channel.attempt(item);
-        self.wake_poller();
-        match attempt {
-            Tried::Passed(done) => Some(Ok(done)),
-            Tried::Refused(why) => Some(Err(why)),
-            Tried::Full | Tried::NotYet => None,
+    /// Gives up the channel if it has ended and no thread uses it.
+    fn release_if_ended(&mut self) {
+        if self.polling.is_none() && !self.away && self.channel.refusal().is_some() {
+            self.channel.release();
         }
     }
 }
@@ -257,9 +265,7 @@ impl<C: Channel> Access<'_, C> {
     /// The channel has ended: gives it up. The returned threads must be woken after the locks are released.
     pub(crate) fn close(mut self) -> Wakeups {
         self.locked.wake_poller();
-        if self.locked.polling.is_none() {
-            self.locked.channel.release();
-        }
+        self.locked.release_if_ended();
         self.gate.changed.notify_all();
         Wakeups(self.locked.queue.iter().cloned().collect())
     }
@@ -274,6 +280,7 @@ impl<C: Channel> Gate<C> {
                 fair: false,
                 polling: None,
                 poller_woken: false,
+                away: false,
                 rescues: 0,
             }),
             changed: Condvar::new(),
@@ -305,7 +312,51 @@ impl<C: Channel> Gate<C> {
 
     /// Passes the gate if that needs no waiting. `None`: it needs waiting.
     pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Output, C::Refusal>> {
-        self.locked.lock().try_barge(item)
+        self.try_barge(&mut self.locked.lock(), item)
+    }
+
+    /// Tries a newcomer's item. `None`: it must queue.
+    fn try_barge<'a>(
+        &'a self,
+        locked: &mut MutexGuard<'a, Locked<C>>,
+        item: &mut C::Item,
+    ) -> Option<Result<C::Output, C::Refusal>> {
+        if locked.fair {
+            return locked.channel.refusal().map(Err);
+        }
+        let attempt = self.attempt(locked, item);
+        locked.wake_poller();
+        match attempt {
+            Attempt::Passed(done) => Some(Ok(done)),
+            Attempt::Refused(why) => Some(Err(why)),
+            Attempt::Full | Attempt::NotYet => None,
+        }
+    }
+
+    /// One attempt. Gives the lock back while a long item is handed over.
+    fn attempt<'a>(
+        &'a self,
+        locked: &mut MutexGuard<'a, Locked<C>>,
+        item: &mut C::Item,
+    ) -> Attempt<C::Output, C::Refusal> {
+        let mut handover = match locked.channel.attempt(item) {
+            Tried::Passed(done) => return Attempt::Passed(done),
+            Tried::Full => return Attempt::Full,
+            Tried::NotYet => return Attempt::NotYet,
+            Tried::Refused(why) => return Attempt::Refused(why),
+            Tried::Begun(handover) => handover,
+        };
+        locked.away = true;
+        unlocked(&self.locked, locked, || C::hand_over(&mut handover, item));
+        locked.away = false;
+        let result = locked.channel.complete(handover, item);
+        // The head may have found the channel busy, or it polls and has lost its edge.
+        locked.wake_poller();
+        if let Some(head) = locked.queue.front() {
+            head.wake();
+        }
+        locked.release_if_ended();
+        result.map_or_else(Attempt::Refused, Attempt::Passed)
     }
 
     /// Passes the gate, or returns why not. `patience` is called before every wait.
@@ -320,7 +371,7 @@ impl<C: Channel> Gate<C> {
             Entered::Queued(locked, place) => (locked, place),
         };
         let result = loop {
-            match place.look(&mut locked, item, &mut patience) {
+            match place.look(self, &mut locked, item, &mut patience) {
                 Next::Leave(result) => break result,
                 Next::Park(until) => place.park(&mut locked, until),
                 Next::Poll(poll) => {
@@ -341,7 +392,7 @@ impl<C: Channel> Gate<C> {
         waiter: impl FnOnce() -> Waiter,
     ) -> Entered<'_, C> {
         let mut locked = self.locked.lock();
-        if let Some(result) = locked.try_barge(item) {
+        if let Some(result) = self.try_barge(&mut locked, item) {
             return Entered::Done(result);
         }
         if let Patience::Over(why) = patience(&mut locked.channel) {
@@ -350,6 +401,14 @@ impl<C: Channel> Gate<C> {
         let place = Place::take(&mut locked, waiter());
         Entered::Queued(locked, place)
     }
+}
+
+/// The result of a whole attempt.
+enum Attempt<T, R> {
+    Passed(T),
+    Full,
+    NotYet,
+    Refused(R),
 }
 
 /// The result of entering the gate.
@@ -406,22 +465,27 @@ impl Place {
     }
 
     /// Tries the item if this place is the head. Returns what to do next.
-    fn look<C: Channel>(
+    fn look<'a, C: Channel>(
         &mut self,
-        locked: &mut Locked<C>,
+        gate: &'a Gate<C>,
+        locked: &mut MutexGuard<'a, Locked<C>>,
         item: &mut C::Item,
         patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Next<C> {
         let mut full = false;
         if self.is_head(locked) {
-            match locked.channel.attempt(item) {
-                Tried::Passed(done) => {
+            match gate.attempt(locked, item) {
+                Attempt::Passed(done) => {
                     locked.rescues += u64::from(self.capped);
                     return Next::Leave(Ok(done));
                 }
-                Tried::Refused(why) => return Next::Leave(Err(why)),
-                Tried::Full => full = true,
-                Tried::NotYet => {}
+                Attempt::Refused(why) => return Next::Leave(Err(why)),
+                Attempt::Full => full = true,
+                Attempt::NotYet => {
+                    self.capped = false;
+                    // Newcomers queue. Otherwise threads that send long items would always come first.
+                    locked.fair |= locked.away;
+                }
             }
         } else if let Some(why) = locked.channel.refusal() {
             return Next::Leave(Err(why));
@@ -465,10 +529,10 @@ impl Place {
     fn leave<C: Channel>(self, mut locked: MutexGuard<'_, Locked<C>>) {
         let was_head = self.is_head(&locked);
         locked.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
-        if was_head && locked.channel.refusal().is_some() {
-            // The connection ended while this thread polled, so its socket was left for this thread to close. No other thread
+        if was_head {
+            // If the connection ended while this thread polled, its socket was left for this thread to close. No other thread
             // can be polling: only the head polls, and that was this thread.
-            locked.channel.release();
+            locked.release_if_ended();
         }
         if locked.queue.is_empty() {
             locked.fair = false;

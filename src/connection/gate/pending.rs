@@ -86,7 +86,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
         done: &mut impl OnDone<C>,
     ) -> ControlFlow<QueuedSend<'g, C, P>, Self> {
         let looked = match self.items.front_mut() {
-            Some((_, item)) => place.look(&mut locked, item, &mut self.patience),
+            Some((_, item)) => place.look(self.gate, &mut locked, item, &mut self.patience),
             None => unreachable!("a queued send has an item"),
         };
         let wait = match looked {

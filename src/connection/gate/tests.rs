@@ -1,5 +1,7 @@
 //! The safety net: a lost wake-up is caught and counted. A wake-up in time is not counted.
 
+use std::convert::Infallible;
+
 use super::pending::{self, PendingSend};
 use super::*;
 
@@ -24,9 +26,16 @@ impl Channel for Late {
     type Output = ();
     type Refusal = ();
     type WaitSource = LateSource;
+    type Handover = Infallible;
 
-    fn attempt(&mut self, (): &mut ()) -> Tried<(), ()> {
+    fn attempt(&mut self, (): &mut ()) -> Tried<(), (), Infallible> {
         if Instant::now() < self.room_at { Tried::Full } else { Tried::Passed(()) }
+    }
+    fn hand_over(handover: &mut Infallible, (): &mut ()) {
+        match *handover {}
+    }
+    fn complete(&mut self, handover: Infallible, (): &mut ()) -> Result<(), ()> {
+        match handover {}
     }
     fn refusal(&self) -> Option<()> {
         None

@@ -17,6 +17,7 @@ use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake
 
 mod batches;
 mod cases;
+mod long;
 
 /// All descriptors of a model, as one thing that a thread can wait on.
 #[derive(Default)]
@@ -87,6 +88,8 @@ struct Pipe<const FAIR: bool> {
     dead: bool,
     /// The socket is not closed yet.
     socket: bool,
+    /// A sender has the socket, without the lock.
+    away: bool,
     /// One reference more than there are sources.
     sources: Arc<()>,
     sent: usize,
@@ -95,6 +98,8 @@ struct Pipe<const FAIR: bool> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Item {
     Message,
+    /// Is handed over in part without the lock.
+    Long,
     /// Is refused as soon as there is room, and takes none. Does not affect other items.
     Misfit,
 }
@@ -111,13 +116,14 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Output = ();
     type Refusal = Why;
     type WaitSource = ModelWaitSource;
+    type Handover = ModelHandover;
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
 
-    fn attempt(&mut self, item: &mut Item) -> Tried<(), Why> {
+    fn attempt(&mut self, item: &mut Item) -> Tried<(), Why, ModelHandover> {
         if self.refusal().is_some() {
             return Tried::Refused(Why::Ended);
         }
-        if !self.ready {
+        if !self.ready || self.away {
             return Tried::NotYet;
         }
         assert!(self.socket, "an attempt on a closed socket");
@@ -139,7 +145,29 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
                 self.sent += 1;
                 Tried::Passed(())
             }
+            Item::Long => {
+                self.room -= 1;
+                self.away = true;
+                Tried::Begun(ModelHandover { world: self.world.clone(), room: 0 })
+            }
         }
+    }
+
+    /// libzmq may look at its commands at every frame, and takes the signal away with them.
+    fn hand_over(handover: &mut ModelHandover, _: &mut Item) {
+        handover.room = handover.world.process_commands();
+    }
+
+    fn complete(&mut self, handover: ModelHandover, _: &mut Item) -> Result<(), Why> {
+        assert!(self.away && self.socket, "a socket that was taken out was given up");
+        self.away = false;
+        self.room += handover.room;
+        self.dead |= self.brittle;
+        if self.ended || self.dead {
+            return Err(Why::Ended);
+        }
+        self.sent += 1;
+        Ok(())
     }
 
     fn refusal(&self) -> Option<Why> {
@@ -147,15 +175,23 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     }
 
     fn source(&mut self, _: bool) -> ModelWaitSource {
-        assert!(self.socket, "a wait on a closed socket");
+        assert!(self.socket && !self.away, "a wait on a socket that is closed or that a sender has");
         assert_eq!(Arc::strong_count(&self.sources), 1, "two threads poll");
         ModelWaitSource { world: self.world.clone(), _alive: self.sources.clone() }
     }
 
     fn release(&mut self) {
         assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is closed while a thread polls it");
+        assert!(!self.away, "the socket is closed while a sender has it");
         self.socket &= !self.ended && !self.dead;
     }
+}
+
+/// What a sender has while it hands over a long item.
+struct ModelHandover {
+    world: Arc<World>,
+    /// Room that it has heard of.
+    room: usize,
 }
 
 struct ModelWaitSource {
@@ -271,6 +307,7 @@ impl<const FAIR: bool> Model<FAIR> {
             brittle: false,
             dead: false,
             socket: true,
+            away: false,
             sources: Arc::new(()),
             sent: 0,
         };
@@ -331,7 +368,9 @@ impl<const FAIR: bool> Model<FAIR> {
         let model = self.clone();
         thread::spawn(move || {
             let mut pipe = model.gate.lock();
-            pipe.room += model.world.process_commands();
+            if !pipe.away {
+                pipe.room += model.world.process_commands();
+            }
             pipe.touched();
         })
     }
