@@ -135,7 +135,8 @@ fn copy_sources(from: &Path, to: &Path) {
         let _ = fs::remove_dir_all(&to);
         fs::create_dir_all(&to).expect("the build directory can be written");
         for file in files(&from) {
-            fs::copy(&file, to.join(file.file_name().expect("a file has a name"))).expect("libzmq's sources can be read");
+            fs::copy(&file, to.join(file.file_name().expect("a file has a name")))
+                .expect("libzmq's sources can be read");
         }
     }
 }
@@ -159,7 +160,10 @@ fn apply_patches(patches: &Path, source: &Path) {
         for part in PatchSet::parse(&text, ParseOptions::unidiff()) {
             let part = part.unwrap_or_else(|e| panic!("{name}: {e}"));
             let diff = part.patch().as_text().unwrap_or_else(|| panic!("{name} is not text"));
-            let file = diff.modified().and_then(|path| path.strip_prefix("b/")).unwrap_or_else(|| panic!("{name}: no path b/…"));
+            let file = diff
+                .modified()
+                .and_then(|path| path.strip_prefix("b/"))
+                .unwrap_or_else(|| panic!("{name}: no path b/…"));
             let file = source.join(file);
             let before = fs::read_to_string(&file).unwrap_or_else(|e| panic!("{name}: {}: {e}", file.display()));
             let after = diffy::apply(&before, diff).unwrap_or_else(|e| panic!("{name}: {}: {e}", file.display()));
