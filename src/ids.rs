@@ -1,4 +1,4 @@
-//! Ids: numbers that are given out once and never again, in this process and in its forked children.
+//! Ids: numbers that are used once and never again, in this process and in its forked children.
 //!
 //! Two copies of the library in one process count apart. Each starts at random high bits, so that an id of one copy
 //! is STALE in the other, and not another connection.
@@ -8,13 +8,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::random;
 
-/// One counter for every kind of id, so that an id of one kind is never a valid one of another. 0 before the first id.
-/// A forked child goes on counting where its parent stood, so that the parent's ids mean nothing in it.
+/// One counter for all kinds of ids, so that an id of one kind is never valid as another. 0 before the first id. A forked
+/// child continues the parent's count, so that the parent's ids mean nothing in it.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// How many low bits of the first id are not random. More than 2^32 ids run on into the high bits.
 const COUNTED_BITS: u32 = 32;
-/// How many bits above those are random. Two copies share them once in a thousand million times. The rest stays zero:
+/// How many bits above those are random. Two copies have the same ones once in a thousand million times. The rest stays zero:
 /// an id is positive also where 64-bit numbers have a sign.
 const RANDOM_BITS: u32 = 30;
 
@@ -39,10 +39,10 @@ macro_rules! id {
         pub struct $name(pub u64);
 
         impl $name {
-            /// No life at all.
+            /// No id.
             pub const NONE: $name = $name(0);
 
-            /// A name that no life has had before.
+            /// An id that was never used before.
             pub(crate) fn fresh() -> $name {
                 $name(next())
             }
@@ -69,7 +69,7 @@ id!(
     ManagerId
 );
 id!(
-    /// One line (socket and monitor) of a dial; a dial over several addresses uses several.
+    /// One dial attempt (socket and monitor). A dial over several addresses makes several.
     AttemptId
 );
 

@@ -16,7 +16,7 @@ const ZMQ_OUT_BATCH_SIZE: u32 = 102;
 pub(crate) struct Socket {
     /// Owns the socket, and refers to no context: dropping it terminates nothing.
     zmq: zmq::Socket,
-    /// The same socket; `zmq` gives its pointer only to whoever may change it.
+    /// The same socket; `zmq` gives its pointer only to `&mut self`.
     raw: NonNull<c_void>,
 }
 
@@ -79,7 +79,7 @@ impl Socket {
         retry(|| check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) }))
     }
 
-    /// Reports its events (a mask) to whoever connects a PAIR to that inproc address.
+    /// Reports its events (a mask) to the PAIR that connects to that inproc address.
     pub(crate) fn monitor(&self, address: &CStr, events: u32) -> io::Result<()> {
         // SAFETY: both live for the call.
         retry(|| check(unsafe { zmq_sys::zmq_socket_monitor(self.raw.as_ptr(), address.as_ptr(), events as c_int) }))

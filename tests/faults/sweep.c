@@ -16,6 +16,7 @@
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdbool.h>
+#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -35,7 +36,7 @@
 #define CALLS(X)                                                                                                       \
     X(socket) X(connect) X(bind) X(getsockopt) X(setsockopt) X(getsockname) X(getpeername) X(send) X(recv)             \
     X(epoll_create1) X(epoll_ctl) X(epoll_wait) X(eventfd) X(read) X(write) X(poll) X(ppoll) X(dup) X(fcntl)           \
-    X(getaddrinfo) X(pthread_create) X(pthread_setschedparam) X(mmap)
+    X(getaddrinfo) X(pthread_create) X(pthread_setschedparam) X(mmap) X(operator_new) X(posix_memalign) X(malloc)
 
 #define ENUMERATOR(name) CALL_##name,
 enum call { CALLS(ENUMERATOR) CALL_COUNT };
@@ -69,6 +70,9 @@ static const int *const errnos[CALL_COUNT] = {
     LIST(getaddrinfo, EAI_AGAIN, EAI_FAIL, EAI_MEMORY, EAI_NONAME, EAI_SYSTEM, EAI_FAMILY, EAI_SERVICE),
     LIST(pthread_create, EAGAIN, EINVAL, EPERM),
     LIST(pthread_setschedparam, EPERM, EINVAL, ESRCH),
+    LIST(operator_new, ENOMEM),
+    LIST(posix_memalign, ENOMEM),
+    LIST(malloc, ENOMEM), // on libzmq's own threads
     LIST(mmap, ENOMEM, EACCES, EAGAIN, EBADF, EINVAL, ENFILE, ENODEV, EOVERFLOW, EPERM),
 };
 
@@ -226,6 +230,44 @@ int pthread_setschedparam(pthread_t thread, int policy, const struct sched_param
     return failed ? failed : real_pthread_setschedparam(thread, policy, param);
 }
 
+// Memory: C++'s operator new wherever it is called, what libzmq aligns, and malloc on libzmq's own threads. Elsewhere malloc is
+// also Rust's, which has no other answer than to end the process.
+
+extern void *__libc_malloc(size_t), *__libc_memalign(size_t, size_t);
+static void *(*real_new)(size_t);
+static _Thread_local int is_libzmqs; // 1 yes, -1 no, 0 not asked yet
+
+void *malloc(size_t size) {
+    if (armed && (fault_call == CALL_malloc || fault_call < 0)) {
+        if (is_libzmqs == 0) {
+            char name[16] = "";
+            pthread_getname_np(pthread_self(), name, sizeof name);
+            is_libzmqs = strncmp(name, "ZMQbg", 5) == 0 ? 1 : -1;
+        }
+        if (is_libzmqs == 1 && fails(CALL_malloc)) {
+            errno = ENOMEM;
+            return NULL;
+        }
+    }
+    return __libc_malloc(size);
+}
+int posix_memalign(void **block, size_t alignment, size_t size) {
+    int failed = fails(CALL_posix_memalign);
+    if (failed) return failed;
+    *block = __libc_memalign(alignment, size);
+    return *block ? 0 : ENOMEM;
+}
+void *operator_new(size_t) __asm__("_Znwm");
+void *operator_new(size_t size) {
+    // The real one throws: so much there never is.
+    return real_new(fails(CALL_operator_new) ? SIZE_MAX / 4 : size);
+}
+void *operator_new_nothrow(size_t, const void *) __asm__("_ZnwmRKSt9nothrow_t");
+void *operator_new_nothrow(size_t size, const void *nothrow) {
+    (void)nothrow;
+    return fails(CALL_operator_new) ? NULL : __libc_malloc(size);
+}
+
 // ---- the peer: a process that speaks ZMTP 3 as a PULL socket does --------------------------------------------------
 
 static bool take(int fd, void *to, size_t size) {
@@ -305,6 +347,9 @@ static int entries(const char *path) {
     if (directory) closedir(directory);
     return count;
 }
+
+/// Memory that runs out may cost descriptors for good: there was none to finish closing them with.
+static bool is_memory(int call) { return call >= CALL_operator_new && call <= CALL_malloc; }
 
 enum { LEAKS_DESCRIPTORS = 1, LEAKS_THREADS = 2, DEAD = 4, SLOW = 8 };
 static int verdict;
@@ -395,7 +440,7 @@ static void child(bool warm, int descriptors, int threads) {
     if (!works(4000)) verdict |= DEAD;
     kvconn_disconnect_all(0, 0, NULL);
     // Closing goes on in the background.
-    long until = now_ms() + (descriptors ? 2000 : 300);
+    long until = now_ms() + (descriptors && !is_memory(fault_call) ? 2000 : 300);
     do {
         report->descriptors = entries("/proc/self/fd") - before;
         report->threads = entries("/proc/self/task");
@@ -431,7 +476,7 @@ static void finish(struct slot *slot, int status) {
     cell->internal += slot->report->internal > 0;
     cell->hangs += killer == SIGALRM;
     cell->aborts += (killer != 0 && killer != SIGALRM) || code > 15;
-    bool bad = killer != 0 || code != 0;
+    bool bad = killer != 0 || (code & ~(is_memory(slot->call) ? LEAKS_DESCRIPTORS : 0)) != 0;
     if (code > 0 && code <= 15) {
         cell->descriptors += (code & LEAKS_DESCRIPTORS) != 0;
         cell->threads += (code & LEAKS_THREADS) != 0;
@@ -492,6 +537,7 @@ int main(int count, char **arguments) {
     const char *only = count > 2 ? arguments[2] : NULL;
     real_getaddrinfo = dlsym(RTLD_NEXT, "getaddrinfo");
     real_pthread_create = dlsym(RTLD_NEXT, "pthread_create");
+    real_new = dlsym(RTLD_NEXT, "_Znwm");
     real_pthread_setschedparam = dlsym(RTLD_NEXT, "pthread_setschedparam");
     setenv("KVCONN_CONNECT_TIMEOUT_MS", "300", 1);
     setenv("KVCONN_HANDSHAKE_TIMEOUT_MS", "300", 1);
@@ -502,6 +548,17 @@ int main(int count, char **arguments) {
     for (int i = 0; i < SLOTS; i++)
         slots[i].report = mmap(NULL, sizeof *report, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     snprintf(endpoint, sizeof endpoint, "tcp://localhost:%d", run_peer());
+
+    // One case, in this process: CALL ERRNO NUMBER cold|warm once|stays. For a debugger.
+    if (count > 6 && strcmp(arguments[1], "one") == 0) {
+        report = slots[0].report;
+        for (int c = 0; c < CALL_COUNT; c++)
+            if (strcmp(call_names[c], arguments[2]) == 0) fault_call = c;
+        fault_errno = atoi(arguments[3]);
+        fault_number = atoi(arguments[4]);
+        fault_stays = strcmp(arguments[6], "stays") == 0;
+        child(strcmp(arguments[5], "warm") == 0, 0, 0);
+    }
 
     // Without faults: how many calls there are, and what is left at the end.
     int calls[2][CALL_COUNT];
