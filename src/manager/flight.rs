@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use super::{Manager, Sets};
 use crate::connection::Connection;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
 use crate::net::endpoint::Endpoint;
 use crate::sys::lock::MutexGuard;
 
@@ -43,9 +43,8 @@ impl Drop for Flight<'_> {
 
 impl Manager {
     /// Leave to make the sockets of an endpoint that may be dialled. `None`: the caller has waited for another thread's
-    /// flight, or for sockets that are closing, and must look again. An error: that flight failed, or the sockets are
-    /// still closing at the deadline. The wait for a flight has no deadline: it takes a few system calls, as a flight of
-    /// the caller's own would.
+    /// flight, or for sockets that are closing, and must look again. An error: that flight failed, or the wait was not over
+    /// at the deadline. A flight takes a few system calls, as one of the caller's own would.
     pub(super) fn take_off<'a>(
         &'a self,
         mut sets: MutexGuard<'_, Sets>,
@@ -53,8 +52,12 @@ impl Manager {
         deadline: &dyn Fn() -> Instant,
     ) -> Result<Option<Flight<'a>>> {
         if let Some(result) = sets.flights.0.get(endpoint).cloned() {
+            let until = deadline();
             while result.get().is_none() {
-                self.landed.wait(&mut sets);
+                if self.landed.wait_until(&mut sets, until).timed_out() && result.get().is_none() {
+                    let text = "another thread is still making the sockets of this endpoint; try again";
+                    return Err(Error::new(Status::Timeout, text).errno(libc::EAGAIN).at(endpoint));
+                }
             }
             return result.get().cloned().flatten().map_or(Ok(None), Err);
         }
