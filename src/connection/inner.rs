@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use super::acknowledgement::account::{Account, Room};
 use super::acknowledgement::buffers::BuffersInFlight;
 use super::acknowledgement::ledger::Mechanism;
+use super::end::{End, Finished};
 use super::gate::wait_source::SocketWaitSource;
 use super::gate::{Channel, Patience, Tried};
 use super::handover::Handover;
@@ -68,43 +69,6 @@ pub(crate) struct ConnectionInner {
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
     watcher: Arc<dyn SocketWatcher>,
-}
-
-/// How a connection ended.
-#[derive(Clone, Debug)]
-pub(crate) struct End {
-    pub(crate) transition: Transition,
-    pub(crate) os_errno: i32,
-    pub(crate) message: String,
-    /// How long accepted messages may still be sent.
-    pub(crate) linger: Duration,
-    pub(crate) at: Instant,
-}
-
-impl End {
-    pub(crate) fn new(transition: Transition, message: impl Into<String>) -> End {
-        End { transition, os_errno: 0, message: message.into(), linger: Duration::ZERO, at: Instant::now() }
-    }
-
-    pub(crate) fn errno(mut self, os_errno: i32) -> End {
-        self.os_errno = os_errno;
-        self
-    }
-
-    pub(crate) fn linger(mut self, time: Duration) -> End {
-        self.linger = time;
-        self
-    }
-}
-
-/// What the cache needs to know about an ended connection.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Finished {
-    pub(crate) ending: EndReason,
-    pub(crate) delivery: Delivery,
-    pub(crate) os_errno: i32,
-    /// How long it was READY. `None` if it never was.
-    pub(crate) ready_for: Option<Duration>,
 }
 
 type TriedMessage = Tried<u64, Error, Handover>;

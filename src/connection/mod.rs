@@ -3,6 +3,7 @@
 pub mod acknowledgement;
 pub mod batch;
 pub(crate) mod dial;
+mod end;
 pub(crate) mod gate;
 mod handover;
 mod inner;
@@ -29,9 +30,9 @@ use crate::timeout::Timeout;
 
 use acknowledgement::buffers::{self, ZeroCopyBuffers};
 use dial::AddressHistory;
+pub(crate) use end::{End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::{ConnectionInner, DEAD_PIPE};
-pub(crate) use inner::{End, Finished};
 use owner::{Owner, SocketWatcher};
 use socket::PushSocket;
 pub use state::{EndReason, State, Transition};

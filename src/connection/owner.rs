@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use super::Connection;
 use super::acknowledgement::release_tracker::ReleaseQueue;
-use super::inner::End;
+use super::end::End;
 use super::socket::PushSocket;
 use crate::error::{Result, Status};
 use crate::ids::{AttemptId, ConnId};

@@ -10,7 +10,8 @@ use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Channel, Entered, Gate, Locked, Next, Patience, Place, Poll, WaitSource, Waiter, Wake};
+use super::place::{Next, Place, Poll};
+use super::{Channel, Entered, Gate, Locked, Patience, WaitSource, Waiter, Wake};
 use crate::sys::sync::MutexGuard;
 
 /// The items that are to pass one gate.
