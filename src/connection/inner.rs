@@ -76,6 +76,16 @@ type TriedMessage = Tried<u64, Error, Handover>;
 /// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
+/// What a READY connection's end by its peer means. `None` where the kernel does not tell.
+fn how_the_peer_left(ended_by: EndedBy) -> Option<&'static str> {
+    match ended_by {
+        EndedBy::Fin => Some("the peer is gone: it closed the connection, exited or was killed (FIN)"),
+        EndedBy::Reset => Some("the peer is gone: it reset the connection, exited or was killed (RESET)"),
+        EndedBy::Timeout => Some("the peer is gone: no answer from its host (TIMEOUT)"),
+        EndedBy::Local | EndedBy::Unknown => None,
+    }
+}
+
 impl ConnectionInner {
     pub(super) fn new(
         conn: ConnId,
@@ -144,6 +154,14 @@ impl ConnectionInner {
                 (0, EndedBy::Timeout) => libc::ETIMEDOUT,
                 (0, _) => libc::ECONNRESET,
                 (os_errno, _) => os_errno,
+            };
+        }
+        if ending == EndReason::PeerLost
+            && let Some(how) = how_the_peer_left(self.delivery.ended_by)
+        {
+            end.message = match end.os_errno {
+                libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT => how.to_owned(),
+                os_errno => format!("{how}: {}", std::io::Error::from_raw_os_error(os_errno)),
             };
         }
         self.state = State::Ended(ending);

@@ -15,6 +15,8 @@ use crate::manager::nodes::{Failure, NodeInfo, check_name};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach};
 
+/// What a caller does after a failure.
+const NEXT_STEP: &str = "open it again and register its endpoints in the new life";
 /// The reason if the caller gives none.
 const NO_REASON: &str = "no reason given";
 
@@ -160,10 +162,7 @@ impl Manager {
         let mut failure = sets.nodes.fail(node, reason)?;
         sets.past.nodes_failed += 1;
         sets.past.requests_failed += failure.requests.len() as u64;
-        let text = format!(
-            "node {:?} (life {node}) failed: {}; open it again and register its endpoints in the new life",
-            failure.name, failure.reason
-        );
+        let text = format!("node {:?} (life {node}) failed: {}; {NEXT_STEP}", failure.name, failure.reason);
         let released: Vec<_> =
             failure.endpoints.iter().filter(|failed| !failed.spared).map(|failed| failed.endpoint.clone()).collect();
         let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
@@ -195,7 +194,8 @@ impl Manager {
             node,
             node_name: Some(failure.name.clone()),
             count: failure.requests.len() as u64,
-            ..Event::new(EventKind::NodeFailed, text)
+            // The event names the node itself.
+            ..Event::new(EventKind::NodeFailed, format!("{}; {NEXT_STEP}", failure.reason))
         });
         Ok(failure)
     }
