@@ -87,13 +87,13 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
 bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
-	KVCONN_BLESS=1 $(CARGO) test -- fresh
+	$(CARGO) run --package xtask
 
 fmt: tools ## cargo fmt --check
 	$(CARGO) fmt --check
 
 lint: tools ## clippy with warnings denied
-	$(CARGO) clippy --all-targets -- -D warnings
+	$(CARGO) clippy --workspace --all-targets -- -D warnings
 
 clean: ## remove everything that was built
 	$(CARGO) clean

@@ -203,9 +203,10 @@ static int on_command(void) {
 static void finish_rooms(void) {
     for (; first_flight < next_flight && flights[first_flight % MAX_FLIGHTS].due <= now_ms(); first_flight++) {
         const struct flight *flight = &flights[first_flight % MAX_FLIGHTS];
-        int32_t was_tracked; /* 0 also when that life is over: then the room was reported failed, and is not done */
-        kvconn_node_untrack_request(flight->life, flight->room, &was_tracked, NULL);
-        done += (uint64_t)was_tracked;
+        int32_t was_tracked;
+        /* An error: that life is over. The room was reported failed then, and is not done. */
+        if (kvconn_node_untrack_request(flight->life, flight->room, &was_tracked, NULL) == KVCONN_OK)
+            done += (uint64_t)was_tracked;
     }
 }
 

@@ -1,49 +1,77 @@
-//! What became of accepted messages: the counts of a connection, and the outcome of one message.
+//! Outcomes of accepted messages: the counts of a connection, and the outcome of one message.
+
+use std::fmt;
 
 use crate::ids::ConnId;
 
-/// What became of what was accepted.
+/// The counts of a connection's accepted messages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Delivery {
     /// The last message accepted.
     pub accepted: u64,
-    /// The last message that the peer's kernel has acknowledged whole; `None`: nobody can tell.
+    /// The last message that the peer's kernel has acknowledged whole. `None`: unknown.
     pub acknowledged: Option<u64>,
     /// How the connection ended.
     pub ended_by: EndedBy,
 }
 
-/// How a connection ended, which says what an acknowledgement is worth. Numbers are frozen.
+/// How a connection ended. It says what an acknowledgement is worth. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum EndedBy {
-    /// It has not ended, or nobody can tell.
+    /// It has not ended, or the cause is unknown.
     Unknown = 0,
-    /// The peer closed it in order: what was acknowledged it can have if it goes on reading; one that has closed its socket before
-    /// it has read everything does not.
+    /// The peer closed it in order. It gets everything acknowledged if it keeps reading.
     Fin = 1,
-    /// The peer or its kernel reset it: what its kernel held may be gone.
+    /// The peer or its kernel reset it. Data in its kernel may be lost.
     Reset = 2,
-    /// The kernel gave up: nobody answered. What the peer's kernel holds may be dropped when it answers again.
+    /// No answer from the peer's host. Data in its kernel may be lost.
     Timeout = 3,
     /// This process ended it.
     Local = 4,
 }
 
-/// What became of a message whose buffers are given back. Numbers are frozen.
+impl EndedBy {
+    /// Its name, as in the header's constants.
+    pub fn name(self) -> &'static str {
+        match self {
+            EndedBy::Unknown => "UNKNOWN",
+            EndedBy::Fin => "FIN",
+            EndedBy::Reset => "RESET",
+            EndedBy::Timeout => "TIMEOUT",
+            EndedBy::Local => "LOCAL",
+        }
+    }
+}
+
+/// One line for a person.
+impl fmt::Display for Delivery {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.acknowledged {
+            Some(acknowledged) => {
+                let unacknowledged = self.accepted.saturating_sub(acknowledged);
+                write!(f, "{} accepted, {acknowledged} acknowledged, {unacknowledged} unacknowledged", self.accepted)?;
+            }
+            None => write!(f, "{} accepted, acknowledged: unknown", self.accepted)?,
+        }
+        write!(f, ", ended by {}", self.ended_by.name())
+    }
+}
+
+/// The outcome of a message whose buffers are released. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Outcome {
-    /// The peer's kernel has acknowledged it whole.
+    /// The peer's kernel has acknowledged the whole message.
     Acknowledged = 1,
-    /// The connection has ended before that.
+    /// The connection ended before that.
     Unacknowledged = 2,
-    /// Nobody can tell.
+    /// Unknown.
     Unknown = 3,
 }
 
 impl Delivery {
-    /// What became of that message of an ended connection.
+    /// The outcome of that message of an ended connection.
     pub(crate) fn outcome(&self, sequence: u64) -> Outcome {
         match self.acknowledged {
             Some(acknowledged) if acknowledged >= sequence => Outcome::Acknowledged,
@@ -52,11 +80,11 @@ impl Delivery {
         }
     }
 
-    /// The same while it lives: `None` when that is still open.
+    /// The outcome while the connection lives. `None` while it is open.
     pub(crate) fn outcome_so_far(&self, sequence: u64) -> Option<Outcome> {
         Some(self.outcome(sequence)).filter(|outcome| *outcome != Outcome::Unacknowledged)
     }
 }
 
-/// Is told once that the buffers of a message are the caller's again.
+/// Called once, when the buffers of a message are the caller's again.
 pub type Release = Box<dyn FnOnce(ConnId, u64, Outcome) + Send>;

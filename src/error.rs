@@ -1,4 +1,4 @@
-//! What can go wrong: the one table of statuses, and the error that carries one.
+//! What can fail: the one table of statuses, and the error that carries one.
 //!
 //! [`STATUSES`] is the single source for the header's constants, `docs/status.md` and the Python exceptions.
 //! Numbers are frozen: a status may be added, never renumbered.
@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use crate::ids::ConnId;
 
-/// How far an error reaches: what else is affected beside the call that got it.
+/// The scope of an error: what else is affected besides the call that got it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(i32)]
 pub enum Scope {
-    /// Nothing is wrong.
+    /// No error.
     None = 0,
-    /// Only this call: its arguments, or what it asks for.
+    /// This call only: its arguments, or what it asks for.
     Call = 1,
-    /// This endpoint; others are not affected.
+    /// This endpoint only.
     Peer = 2,
-    /// Every endpoint that this life of the node owned alone.
+    /// The endpoints that this life of the node alone owned.
     Node = 3,
-    /// The whole process (or manager).
+    /// The whole process, or the manager.
     Process = 4,
 }
 
@@ -70,7 +70,7 @@ pub struct StatusRow {
     pub status: Status,
     /// Its C name.
     pub name: &'static str,
-    /// How far it reaches.
+    /// What else it affects.
     pub scope: Scope,
     /// Whether the same call can succeed later without the caller changing anything.
     pub retriable: bool,
@@ -98,69 +98,69 @@ pub const STATUSES: &[StatusRow] = &[
         "Done.",
         "Go on."),
     row(Status::Invalid, "KVCONN_INVALID", Scope::Call, false,
-        "An argument cannot be used; nothing was done.",
-        "Mend the argument that the text names."),
+        "An argument is not valid. Nothing was done.",
+        "Fix the argument named in the message."),
     row(Status::Stale, "KVCONN_STALE", Scope::Call, false,
-        "The id is 0, was never given out, belongs to a destroyed manager or the process before a fork, or ended too long ago to be remembered.",
+        "The id is 0, was never given out, belongs to a destroyed manager or to the process before a fork, or ended too long ago to be remembered.",
         "Get a current id: kvconn_connect, kvconn_find, kvconn_node_open or kvconn_node_find."),
     row(Status::NotFound, "KVCONN_NOT_FOUND", Scope::Call, false,
-        "There is no such thing now: no connection to that endpoint, no live node of that name.",
-        "Connect or open it, if it should be there."),
+        "It does not exist now: no connection to that endpoint, or no live node of that name.",
+        "Connect or open it, if it should exist."),
     row(Status::Timeout, "KVCONN_TIMEOUT", Scope::Peer, true,
-        "The deadline came first; a send has not been accepted, a dial goes on.",
+        "The deadline passed first. A send was not accepted; a dial goes on.",
         "Try again, or treat the peer as slow."),
     row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true,
-        "The queue to the peer is full and has made no progress for at least this call's own timeout, or the dial has had no answer for so long; returned without waiting any longer.",
-        "Treat the peer as stuck: route elsewhere, or disconnect it; RECOVERED is reported when it moves again."),
+        "The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had no answer for so long. The call did not wait longer.",
+        "Treat the peer as stuck: use another one, or disconnect it. The event RECOVERED reports that it makes progress again."),
     row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
-        "Less than one backoff step ago the last dial failed, was given up, or its connection was lost within a step; this call did not dial.",
-        "Try again after retry_after_ms; os_errno and the message tell why."),
+        "Less than one backoff step ago the last dial failed or was given up, or its connection was lost soon after READY. This call did not dial.",
+        "Try again after retry_after_ms. os_errno and the message say why the dial failed."),
     row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true,
-        "The dial failed: refused, unreachable, unresolvable, timed out, or the peer is not a ZeroMQ PULL socket.",
-        "See the text; try again later, or report the node unhealthy."),
+        "The dial failed: refused, unreachable, name not resolved, timed out, or the peer is not a ZeroMQ PULL socket.",
+        "Read the message. Try again later, or report the node unhealthy."),
     row(Status::PeerLost, "KVCONN_PEER_LOST", Scope::Peer, true,
         "The connection was READY and has ended: the peer closed it, died, or stopped answering.",
-        "Connect again for a new life, or report the node failed."),
+        "Connect to its next life, or report the node failed."),
     row(Status::Disconnected, "KVCONN_DISCONNECTED", Scope::Peer, false,
-        "This process ended the connection, and where it did so by endpoint, fenced it: nothing is dialled.",
-        "Call kvconn_connect or kvconn_node_add_endpoints if the endpoint is wanted again."),
+        "This process ended the connection. If it did so by endpoint, the endpoint is fenced: nothing is dialled.",
+        "Call kvconn_connect or kvconn_node_add_endpoints if you need the endpoint again."),
     row(Status::NodeFailed, "KVCONN_NODE_FAILED", Scope::Node, false,
-        "This life of the node is over; the endpoints it owned alone are fenced.",
-        "Open the node again and register its endpoints in the new life."),
+        "This life of the node has ended. The endpoints that it alone owned are fenced.",
+        "Open the node again, and register its endpoints in the new life."),
     row(Status::Conflict, "KVCONN_CONFLICT", Scope::Call, false,
         "The options differ from those of the live connection, or a setting can no longer be changed.",
-        "Pass NULL to take the live connection, or disconnect it first."),
+        "Pass NULL to use the live connection, or disconnect it first."),
     row(Status::Limit, "KVCONN_LIMIT", Scope::Process, true,
-        "A limit is reached; the text names it and its current value. Nothing was made.",
-        "Raise the limit, or give something up."),
+        "A limit is reached. The message names it and its current value. Nothing was created.",
+        "Raise the limit, or end something."),
     row(Status::Shutdown, "KVCONN_SHUTDOWN", Scope::Process, false,
-        "kvconn_shutdown was called: kvconn is closed in this process for good.",
-        "Stop calling."),
+        "kvconn_shutdown was called: kvconn has ended in this process for good.",
+        "Stop calling kvconn."),
     row(Status::Internal, "KVCONN_INTERNAL", Scope::Process, false,
-        "kvconn or libzmq met a state that should not exist; the text says where.",
-        "Report it as a defect, with the text."),
+        "kvconn or libzmq is in a state that should not exist. The message says where.",
+        "Report it as a defect, with the message."),
     row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false,
-        "This cannot be done here: on this kind of endpoint, with these options, or on this platform.",
-        "Do without it; the text says what is missing."),
+        "Not possible here: on this kind of endpoint, with these options, or on this platform.",
+        "Work without it. The message says what is missing."),
     row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
-        "Some messages of a batch were not accepted; the others were.",
-        "Look at the status of each item; to try those again, set conn to 0 in the items that are OK."),
+        "Some messages of a batch were not accepted. The others were.",
+        "Check the status of each item. To send the failed ones again, set conn to 0 in the items that are OK."),
     row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false,
-        "The call would wait for its own thread: a release waits for what is released after it.",
-        "Return from the release first, or wait on another thread."),
+        "The call would wait for its own thread: a release function waits for a later release.",
+        "Return from the release function first, or wait on another thread."),
     row(Status::Evicted, "KVCONN_EVICTED", Scope::Peer, true,
-        "The connection was idle, with everything acknowledged, and was closed to save its descriptors.",
+        "The connection was idle, with all messages acknowledged, and was closed to free its descriptors.",
         "Connect again: nothing is fenced, and nothing was lost."),
 ];
 
 impl Status {
     /// The row of the table that describes this status.
     pub fn row(self) -> &'static StatusRow {
-        // The table is in the order of the numbers 0, -1, -2 …; a test holds it there.
+        // The table is in the order of the numbers 0, -1, -2 …; a test checks that.
         &STATUSES[-(self as i32) as usize]
     }
 
-    /// The status of that number, if there is one.
+    /// The status with this number, if there is one.
     pub fn from_number(number: i32) -> Option<Status> {
         STATUSES.iter().map(|r| r.status).find(|s| *s as i32 == number)
     }
@@ -171,21 +171,21 @@ impl Status {
     }
 }
 
-/// Why a call failed. An error means: nothing was accepted, nothing half-made. PARTIAL means that of what it is about; TIMEOUT of a
-/// connect leaves its dial, and TIMEOUT of a call that ends things has ended them.
+/// Why a call failed. An error means that nothing was accepted and nothing is half-made. Exceptions: PARTIAL says this of the
+/// failed items only. After TIMEOUT of a connect the dial goes on. After TIMEOUT of a call that ends things, they are ended.
 #[derive(Clone, Debug)]
 pub struct Error {
-    /// Which row of the table.
+    /// The status.
     pub status: Status,
     /// The operating system's errno behind it, 0 when there is none. Errors of the network always have one.
     pub os_errno: i32,
-    /// How long until the same call can help, when that is known.
+    /// How long until the same call can succeed, if that is known.
     pub retry_after: Option<Duration>,
-    /// The connection it is about, 0 when none.
+    /// The connection it is about, 0 if none.
     pub conn: ConnId,
-    /// The endpoint it is about, empty when none. Canonical when it could be parsed.
+    /// The endpoint it is about, empty if none. Canonical if it could be parsed.
     pub endpoint: String,
-    /// One line for a person: what happened and with what.
+    /// One line of text for operators: what happened, and the values.
     pub message: String,
 }
 
@@ -193,7 +193,7 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with its text. An error of the network has an errno from the start, for the case that nothing names a better one.
+    /// An error with its text. An error of the network has an errno from the start, in case nothing names a better one.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
         Error {
             status,
@@ -216,7 +216,7 @@ impl Error {
         Error::new(Status::Invalid, message)
     }
 
-    /// A limit that is reached.
+    /// A limit is reached.
     pub fn limit(message: impl Into<String>) -> Error {
         Error::new(Status::Limit, message)
     }
@@ -241,7 +241,7 @@ impl Error {
         self
     }
 
-    /// The same error, with the time after which the call can help.
+    /// The same error, with the time after which the call can succeed.
     pub fn retry_after(mut self, wait: Duration) -> Error {
         self.retry_after = Some(wait);
         self

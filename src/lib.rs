@@ -1,7 +1,7 @@
 //! kvconn owns the outbound ZeroMQ connections of disaggregated LLM inference engines.
 //!
 //! The library is used through its C header, `include/kvconn.h`. The folders are layers: a file names only what stands
-//! below it. `docs/architecture.md` shows the floors, and how a message and a failure go through them.
+//! below it. `docs/architecture.md` shows the layers, and the path of a message and of a failure through them.
 
 #![warn(missing_docs)]
 
@@ -30,6 +30,10 @@ pub mod error;
 pub mod ids;
 mod sys;
 pub mod timeout;
+
+// The C boundary turns a panic into KVCONN_INTERNAL. Without unwinding it would end the host process instead.
+#[cfg(panic = "abort")]
+compile_error!("kvconn needs panic = \"unwind\": a panic must not end the host process");
 
 // Builds and links libzmq.
 use zmq as _;

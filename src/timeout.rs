@@ -7,13 +7,12 @@ use std::time::Duration;
 pub enum Timeout {
     /// As configured.
     Default,
-    /// This long; zero: without waiting.
+    /// This long. Zero: without waiting.
     After(Duration),
 }
 
 impl Timeout {
-    /// The time meant, given the configured one. A timeout of centuries is cut to some decades, which a clock can
-    /// still add.
+    /// The time, given the configured one. Limited to some decades, so that a clock can still add it.
     pub(crate) fn or(self, default: Duration) -> Duration {
         const LONGEST: Duration = Duration::from_secs(1 << 30);
         match self {

@@ -479,7 +479,10 @@ _logs = []  # pairs: a function that the library may call, kept as long as it ma
 
 def set_log(function, level):
     """Calls function(level, line) for each line of the log; None ends it. When a signal handler raises, the change may
-    have happened, or happens while `kvconn_call` is not done."""
+    have happened, or happens while `kvconn_call` is not done.
+
+    Raises Timeout when the function is in place and the one before has not returned within a second; that one is not called
+    again."""
     if function is not None and not callable(function):
         raise TypeError(f"function must be callable or None, not {type(function).__name__}")
     new = _ffi.log_fn_t() if function is None else _ffi.log_fn_t(lambda level, line, _: function(level, line.decode()))

@@ -3,7 +3,9 @@
 Python runs signal handlers on the main thread, between two of its own instructions and never inside C. Hence two rules.
 
 *What C wrote decides.* A handler that raises right after a foreign call hides what the call returned. So C writes every
-result to memory that belongs to a `Call`, and the exception gets the call as its attribute `kvconn_call`.
+result to memory that belongs to a `Call`, and the exception gets the call as its attribute `kvconn_call`. (Python 3.10
+also runs handlers when a Python function has returned and before its caller has the value. A result that is hidden
+there is lost. Buffers stay pinned all the same.)
 
 *A wait lets handlers run.* On the main thread, a call that may wait longer than SLICE_MS runs on a thread of its own,
 and the main thread waits for that thread in Python. The C call keeps its whole timeout: it returns what it would have

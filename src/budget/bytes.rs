@@ -1,11 +1,11 @@
 //! How many bytes may be queued in this process: accepted, and not yet acknowledged by the peers' kernels.
 //!
-//! Each connection takes its share in steps, so that senders to different connections do not meet here with every message.
+//! Each connection reserves bytes in steps, so that senders to different connections do not contend here for every message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What a connection takes at once: two hundred small messages, and little enough for ten thousand connections.
+/// How much a connection reserves at once: two hundred small messages, and small enough for ten thousand connections.
 const STEP: u64 = 16 * 1024;
 
 /// The process's budget.
@@ -15,7 +15,7 @@ pub(crate) struct ByteBudget {
     limit: AtomicU64,
 }
 
-/// What one connection has taken of it; given back when dropped.
+/// The bytes that one connection has reserved. Returned when dropped.
 pub(crate) struct Reservation {
     budget: Arc<ByteBudget>,
     taken: u64,
@@ -36,14 +36,14 @@ impl ByteBudget {
         (self.taken.load(Ordering::Relaxed), self.limit.load(Ordering::Relaxed))
     }
 
-    /// Nothing yet.
+    /// A reservation of 0 bytes.
     pub(crate) fn reservation(self: &Arc<Self>) -> Reservation {
         Reservation { budget: self.clone(), taken: 0 }
     }
 }
 
 impl Reservation {
-    /// Takes what is missing to so many bytes; false, and nothing is taken, when that is more than there is.
+    /// Grows to `bytes`. Returns false, and reserves nothing, if that is more than the budget has.
     pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
         let missing = bytes.saturating_sub(self.taken);
         missing == 0 || self.take(missing.next_multiple_of(STEP)) || self.take(missing)
@@ -57,19 +57,19 @@ impl Reservation {
         took
     }
 
-    /// How much of the whole budget is taken, and its limit.
+    /// How much of the whole budget is reserved, and its limit.
     pub(crate) fn state(&self) -> (u64, u64) {
         self.budget.state()
     }
 
-    /// Gives back what is not needed for so many bytes, but for a step or two.
+    /// Shrinks to `bytes`, and one or two steps more.
     pub(crate) fn keep(&mut self, bytes: u64) {
         if self.taken > bytes + 2 * STEP {
             self.give_back(self.taken - bytes.next_multiple_of(STEP));
         }
     }
 
-    /// Gives everything back.
+    /// Returns everything.
     pub(crate) fn close(&mut self) {
         self.give_back(self.taken);
     }
@@ -95,14 +95,14 @@ mod tests {
     }
 
     #[test]
-    fn shares_are_taken_in_steps_and_given_back() {
+    fn bytes_are_reserved_in_steps_and_returned() {
         let budget = budget(10 * STEP);
         let (mut one, mut two) = (budget.reservation(), budget.reservation());
         assert!(one.reserve(1) && one.reserve(STEP));
         assert!(two.reserve(5 * STEP + 1));
         assert_eq!(budget.state().0, 7 * STEP);
         one.keep(0);
-        assert_eq!(budget.state().0, 7 * STEP, "a step or two are kept");
+        assert_eq!(budget.state().0, 7 * STEP, "one or two steps are kept");
         two.keep(STEP + 1);
         assert_eq!(budget.state().0, 3 * STEP);
         drop((one, two));
@@ -110,13 +110,13 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_refused_and_takes_nothing() {
+    fn too_large_a_reservation_is_refused_and_reserves_nothing() {
         let budget = budget(2 * STEP + 10);
         let (mut one, mut two) = (budget.reservation(), budget.reservation());
         assert!(!one.reserve(3 * STEP));
         assert_eq!(budget.state().0, 0);
         assert!(one.reserve(2 * STEP));
-        // The last bytes are less than a step.
+        // What is left is less than a step.
         assert!(two.reserve(10) && !two.reserve(11) && !one.reserve(u64::MAX));
         two.close();
         assert!(one.reserve(2 * STEP + 10));

@@ -1,4 +1,4 @@
-//! How many descriptors kvconn may hold. Checked before anything is made, so that no step in the middle fails.
+//! How many descriptors kvconn may hold. Checked before anything is made, so that no later step runs out of them.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -6,14 +6,14 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use crate::error::{Error, Result};
 use crate::sys::descriptor;
 
-/// The process's budget. A closing connection counts until libzmq has given its descriptors back.
+/// The process's budget. A closing connection counts until libzmq has closed its descriptors.
 pub(crate) struct DescriptorBudget {
     in_use: AtomicUsize,
-    /// Option `max_descriptors`; 0: what the process's limit leaves.
+    /// Option `max_descriptors`. 0: no limit besides the process's RLIMIT_NOFILE.
     limit: AtomicUsize,
 }
 
-/// Descriptors set aside; given back when dropped.
+/// Reserved descriptors. Returned when dropped.
 pub(crate) struct Lease {
     budget: Arc<DescriptorBudget>,
     count: usize,
@@ -25,7 +25,7 @@ impl Drop for Lease {
     }
 }
 
-/// Free descriptors asked for beyond those needed: for what other threads of the process open meanwhile.
+/// Free descriptors required beyond those needed, for what other threads of the process open in the meantime.
 const MARGIN: usize = 2;
 
 impl DescriptorBudget {
@@ -38,12 +38,12 @@ impl DescriptorBudget {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// How many are set aside now.
+    /// How many are reserved now.
     pub(crate) fn in_use(&self) -> usize {
         self.in_use.load(Ordering::Relaxed)
     }
 
-    /// How many there may be: `max_descriptors`, or what the process may open in all.
+    /// How many there may be: `max_descriptors`, or the process's limit.
     pub(crate) fn limit(&self) -> u64 {
         match self.limit.load(Ordering::Relaxed) {
             0 => nofile().0,
@@ -51,7 +51,7 @@ impl DescriptorBudget {
         }
     }
 
-    /// Sets `count` descriptors aside, or says which limit is in the way.
+    /// Reserves `count` descriptors. The error names the limit that is reached.
     pub(crate) fn lease(self: &Arc<Self>, count: usize) -> Result<Lease> {
         let limit = self.limit.load(Ordering::Relaxed);
         let before = self.in_use.fetch_add(count, Ordering::Relaxed);
@@ -66,7 +66,7 @@ impl DescriptorBudget {
     }
 }
 
-/// Whether that many descriptors can be opened at this moment, found out by opening them.
+/// Whether `count` descriptors can be opened now. Checked by opening them.
 pub(crate) fn check_free(count: usize) -> Result<()> {
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {

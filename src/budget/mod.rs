@@ -1,4 +1,4 @@
-//! What all connections of the process share and may use up: descriptors and queued bytes.
+//! Budgets that all connections of the process share: descriptors and queued bytes.
 
 pub(crate) mod bytes;
 pub(crate) mod descriptors;

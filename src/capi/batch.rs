@@ -1,10 +1,11 @@
 //! # Batches
 //!
-//! A batch sends one message to each of many ranks with one call, on the caller's thread and under one deadline: a rank that is
-//! full or not there yet does not delay the others. Each item is as if sent by kvconn_send: accepted whole or not at all,
-//! with a sequence or a status of its own. Items on one connection are accepted in the order of the array; when one is refused (for
-//! want of room, say), those behind it get the same status untried, so that nothing overtakes it. An item that cannot be tried
-//! (KVCONN_INVALID, no memory) holds up no other. Frames that several items have in common (the same data and size) are copied once.
+//! One call sends a message to each of many ranks, on the caller's thread and under one deadline. A rank that is full
+//! or not READY does not delay the others. Each item behaves like a kvconn_send: accepted whole or not at all, with its
+//! own sequence or status. Items on one connection are accepted in the order of the array. If an item fails because its
+//! connection is full, not READY or ended, the later items on that connection get the same status and are not tried, so
+//! nothing overtakes it. An item that is KVCONN_INVALID or has no memory does not affect other items. Frames with the
+//! same data and size are copied once.
 //!
 //! ```c
 //! kvconn_batch_item_t items[RANKS] = {0};
@@ -14,41 +15,42 @@
 //!     items[i].frame_count = 2;
 //! }
 //! if (kvconn_send_batch(items, RANKS, 1000, &error) == KVCONN_PARTIAL) {
-//!     // items[i].status says which; with conn 0 in the others, the same array can be sent again.
+//!     // items[i].status says which failed. To send those again, set conn to 0 in the others.
 //! }
 //! ```
 
-use super::guard::{ErrorOut, misaligned, null, process, timeout};
+use super::guard::{ErrorOut, process, timeout};
 use super::message::{Frames, kvconn_frame_t};
+use super::pointers::{misaligned, null};
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
 use crate::connection::batch::{MAX_BATCH, verdict};
 use crate::connection::message::Copies;
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 
-/// The most items that one batch takes.
+/// The largest number of items in one batch.
 pub const KVCONN_MAX_BATCH: usize = 65536;
 const _: () = assert!(KVCONN_MAX_BATCH == MAX_BATCH);
 
-/// One message of a batch. The layout is frozen, and has no struct_size.
+/// One message of a batch. The layout is frozen and has no struct_size.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvconn_batch_item_t {
-    /// The connection; 0 skips the item, whatever its frames are.
+    /// The connection; 0 skips the item.
     pub conn: kvconn_conn_t,
-    /// The message's frames, in order.
+    /// The frames, in order.
     pub frames: *const kvconn_frame_t,
     /// How many: 1 to KVCONN_MAX_FRAMES.
     pub frame_count: usize,
     /// Written: the message's number on its connection, or 0.
     pub sequence: u64,
-    /// Written: KVCONN_OK when it is accepted or skipped, else why it is not.
+    /// Written: KVCONN_OK if accepted or skipped, else why not.
     pub status: kvconn_status_t,
     /// Written: 0.
     pub reserved: u32,
 }
 
-/// The items that the caller gives, with the places for what became of them.
+/// The caller's items, which also receive the results.
 struct Items {
     start: *mut kvconn_batch_item_t,
     count: usize,
@@ -57,7 +59,7 @@ struct Items {
 impl Items {
     /// # Safety
     /// `start` is NULL, not aligned, or may be written for `count` items until the call ends; what is read of each is
-    /// initialised, and its frames are as for [`Frames::apart`].
+    /// initialised, and its frames are as for [`Frames::separate`].
     unsafe fn new(start: *mut kvconn_batch_item_t, count: usize) -> Items {
         Items { start, count }
     }
@@ -77,7 +79,7 @@ impl Items {
         }
     }
 
-    /// Each one's connection and frames. Only after [`required`](Self::required) has agreed, as the next.
+    /// The connection and frames of each item. Call it only after [`required`](Self::required) returned OK.
     fn read(&self) -> impl ExactSizeIterator<Item = (ConnId, Frames<'_>)> {
         (0..self.count).map(|place| {
             // SAFETY: aligned and inside the array; what is read is initialised, by contract. The rest need not be.
@@ -85,8 +87,8 @@ impl Items {
                 let item = self.start.add(place);
                 ((&raw const (*item).conn).read(), (&raw const (*item).frames).read(), (*item).frame_count)
             };
-            // SAFETY: an item's frames are as `apart` wants them, by contract.
-            (ConnId(conn), unsafe { Frames::apart(frames, count) })
+            // SAFETY: an item's frames satisfy the contract of `separate`, by `new`'s contract.
+            (ConnId(conn), unsafe { Frames::separate(frames, count) })
         })
     }
 
@@ -108,23 +110,20 @@ impl Items {
     }
 }
 
-/// Sends many messages, each on its connection, under one deadline and without a thread for each.
+/// Sends many messages, each on its connection, under one deadline. Returns when every item is accepted or has failed.
+/// A message that cannot be accepted at once is copied, and the copy is kept until its turn comes or the call ends: a
+/// batch to full connections needs the memory of all its messages.
 ///
-/// The call returns when every item is accepted or has failed. One whose connection ends gets its status at that moment, and
-/// the call goes on with the others. A message that cannot be accepted at once is copied, and its copy is held until its turn comes or
-/// the call ends: a batch to full connections needs the memory of all its messages.
-///
-/// @param[in,out] items the messages; sequence and status are written, also when the call as a whole fails, then with
-///     its status. May be NULL when count is 0.
+/// @param[in,out] items the messages. sequence and status are written, even if the whole call fails; status is then the
+///     status of the call. May be NULL if count is 0.
 /// @param count         how many: 0 to KVCONN_MAX_BATCH.
-/// @param timeout_ms    how long to wait, in all, until the connections are READY and have room; 0 does not wait.
-///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms of each connection's manager.
-/// @param error         details of a failure; may be NULL. For KVCONN_PARTIAL: how many failed, and conn, endpoint, os_errno and
-///     message of the first item that did.
+/// @param timeout_ms    how long to wait, in all, until the connections are READY and have room.
+///     KVCONN_DEFAULT_TIMEOUT: option send_timeout_ms of each connection's manager.
+/// @param error         for KVCONN_PARTIAL: how many items failed, and conn, endpoint, os_errno and message of the
+///     first of them.
 /// @retval KVCONN_OK      every item is accepted or skipped.
-/// @retval KVCONN_INVALID items is NULL, or count or timeout_ms cannot be; no item was sent.
-/// @retval KVCONN_PARTIAL at least one item failed; its status is one that kvconn_send returns. The others are accepted, an
-///     exception from what errors mean.
+/// @retval KVCONN_INVALID items is NULL, or count or timeout_ms is out of range. No item was sent.
+/// @retval KVCONN_PARTIAL at least one item failed, with a status that kvconn_send returns. The others are accepted.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_batch(

@@ -1,14 +1,16 @@
 //! # Events
 //!
-//! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending event
-//! (CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED), which is queued before the call that caused it returns. The queue is
-//! bounded (option max_events): what does not fit is counted, and OVERFLOW tells how many are missing at that place. Who does not
-//! care about events need not read them.
+//! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending
+//! event: CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED. It is queued before the call that caused it
+//! returns. The queue is bounded (option max_events): events that do not fit are counted, and OVERFLOW says how many
+//! are missing at its place. A program that does not need events need not read them.
 
 use std::ffi::{c_char, c_int};
 
+use super::connection::kvconn_ended_by_t;
 use super::failure::unix_ms;
-use super::guard::{ErrorOut, Filled, Out, OutStruct, process, timeout};
+use super::guard::{ErrorOut, process, timeout};
+use super::pointers::{Filled, Out, OutStruct};
 use super::strings::inline;
 use super::types::{
     KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t,
@@ -17,39 +19,42 @@ use super::types::{
 use crate::events::Event;
 use crate::ids::ManagerId;
 
+/// The kinds of events.
+pub type kvconn_event_kind_t = i32;
+
 /// One event; start it with KVCONN_EVENT_INIT.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvconn_event_t {
     /// sizeof(kvconn_event_t), set by the caller.
     pub struct_size: u32,
-    /// What happened: one of KVCONN_EVENT_….
-    pub kind: i32,
-    /// Ending events and NODE_FAILED: the status that calls on the connection or node get from now on. STALLED: KVCONN_STALLED,
-    /// although the connection lives and a send on it may still succeed. All others: KVCONN_OK.
+    /// What happened.
+    pub kind: kvconn_event_kind_t,
+    /// Ending events and NODE_FAILED: the status that calls on the connection or node get from now on. STALLED:
+    /// KVCONN_STALLED, but the connection lives, and a send on it may still succeed. Others: KVCONN_OK.
     pub status: kvconn_status_t,
     /// The errno behind it, or 0.
     pub os_errno: i32,
-    /// The connection it is about, or 0.
+    /// The connection, or 0.
     pub conn: kvconn_conn_t,
-    /// The node it is about, or 0, as in every ending of a connection: an endpoint may belong to several nodes, or to none.
+    /// The node, or 0. Always 0 for the end of a connection: its endpoint may belong to several nodes, or to none.
     pub node: kvconn_node_t,
     /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed. Else 0.
     pub count: u64,
-    /// The last message of the connection that the peer's kernel has acknowledged, final in ending events: what lies between it
-    /// and the last accepted is unacknowledged. KVCONN_UNKNOWN where nobody can tell.
+    /// The sequence of the connection's last acknowledged message, or KVCONN_UNKNOWN. Final in ending events: the
+    /// messages after it, up to count, are unacknowledged.
     pub acknowledged: u64,
-    /// Ending events: how it ended, one of KVCONN_ENDED_….
-    pub ended_by: i32,
+    /// Ending events: how it ended.
+    pub ended_by: kvconn_ended_by_t,
     /// Always 0.
     pub reserved: u32,
     /// When it happened, in milliseconds since 1970 on the wall clock.
     pub time_ms: i64,
-    /// The endpoint it is about, in its canonical form, or "".
+    /// The endpoint in its canonical form, or "".
     pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
-    /// The name of the node it is about, or "", as in every ending of a connection.
+    /// The name of the node, or "". Always "" for the end of a connection.
     pub node_name: [c_char; KVCONN_TEXT_SIZE],
-    /// One line for a person, or "" when there is nothing to add (READY).
+    /// One line for a person, or "" if there is nothing to add (READY).
     pub message: [c_char; KVCONN_TEXT_SIZE],
 }
 
@@ -62,14 +67,14 @@ impl From<Event> for kvconn_event_t {
     fn from(event: Event) -> Self {
         kvconn_event_t {
             struct_size: 0,
-            kind: event.kind as i32,
+            kind: event.kind as kvconn_event_kind_t,
             status: event.status as kvconn_status_t,
             os_errno: event.os_errno,
             conn: event.conn.0,
             node: event.node.0,
             count: event.count,
             acknowledged: event.delivery.map_or(0, |delivery| acknowledged(delivery.acknowledged)),
-            ended_by: event.delivery.map_or(0, |delivery| delivery.ended_by as i32),
+            ended_by: event.delivery.map_or(0, |delivery| delivery.ended_by as kvconn_ended_by_t),
             reserved: 0,
             time_ms: unix_ms(event.at),
             endpoint: inline(&event.endpoint.map_or(String::new(), |e| e.to_string())),
@@ -79,15 +84,13 @@ impl From<Event> for kvconn_event_t {
     }
 }
 
-/// Gives a descriptor that is readable while events wait, for poll, epoll or an event loop. It belongs to the manager: do not
-/// read, write or close it, and stop watching it before the manager is destroyed. It is readable exactly while an event waits
-/// (level-triggered); with an edge-triggered poller, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE.
+/// Returns a descriptor for poll, epoll or an event loop. It is readable exactly while an event waits
+/// (level-triggered). With an edge-triggered poller, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE. The
+/// descriptor belongs to the manager: do not read, write or close it, and stop watching it before the manager is
+/// destroyed.
 ///
-/// @param m       the manager.
 /// @param[out] fd the descriptor; -1 on failure.
-/// @param error   details of a failure; may be NULL.
-/// @retval KVCONN_OK    it stays valid as long as the manager.
-/// @retval KVCONN_STALE there is no such manager.
+/// @retval KVCONN_OK    the descriptor stays valid as long as the manager.
 /// @retval KVCONN_LIMIT there is no descriptor left.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_event_fd(
@@ -104,17 +107,16 @@ pub unsafe extern "C" fn kvconn_event_fd(
     })
 }
 
-/// Takes the oldest event, and waits for one when there is none. Several threads may call it; each event goes to one of them.
+/// Takes the oldest event, and waits for one if there is none. Several threads may call it; each event goes to one of
+/// them.
 ///
-/// @param m          the manager.
-/// @param timeout_ms how long to wait for an event; 0 does not wait. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
-/// @param[out] event the event; its kind is KVCONN_EVENT_NONE when none came in time, or when the manager was destroyed
-///     meanwhile. Its struct_size is set by the caller.
-/// @param error      details of a failure; may be NULL.
+/// @param timeout_ms how long to wait for an event.
+/// @param[out] event the event. Its kind is KVCONN_EVENT_NONE if none came in time, or if the manager was destroyed
+///     meanwhile. Set its struct_size before the call.
 /// @retval KVCONN_OK      event is filled.
 /// @retval KVCONN_INVALID event->struct_size is not set.
-/// @retval KVCONN_STALE   there is no such manager.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn kvconn_next_event(
     m: kvconn_manager_t,
     timeout_ms: i64,

@@ -1,15 +1,17 @@
 //! # Failures
 //!
-//! A node fails when kvconn_handle_failure says so, when max_failures health probes in a row were bad, or when connections to it
-//! are lost and the option node_loss says that this fails it. Then its endpoints and requests are taken
-//! away in one step: connections end, endpoints are fenced, and what was taken is in exactly one report. The report goes to the
-//! call that caused the failure; when that gave no place for it, or when no call did, it waits for kvconn_take_failure and is
-//! never dropped.
+//! A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by itself
+//! when it loses connections and the option node_loss is "any" or "all". Then its endpoints and requests are taken away
+//! in one step: connections end, endpoints are fenced, and exactly one report lists what was taken. The call that
+//! caused the failure returns the report. If the call gave no place for it, or no call caused the failure,
+//! kvconn_take_failure returns it: look there after each event NODE_FAILED whose conn is 0. A report is never dropped.
+//! It never changes; several threads may read it. Functions that take a report and return no status accept NULL.
 
 use std::ffi::{CString, c_char};
 use std::time::SystemTime;
 
-use super::guard::{ErrorOut, Filled, Out, OutArray, is_size_of, process, write_struct};
+use super::guard::{ErrorOut, process};
+use super::pointers::{Filled, Out, OutArray, is_size_of, write_struct};
 use super::strings::{Text, inline};
 use super::types::{
     KVCONN_ENDPOINT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t,
@@ -19,7 +21,7 @@ use crate::ids::{ManagerId, NodeId};
 use crate::manager::Manager;
 use crate::manager::nodes::{FailedEndpoint, Failure};
 
-/// A report of a node's failure. It never changes, and belongs to the caller until kvconn_failure_free.
+/// A report of a node's failure. Free it with kvconn_failure_free.
 pub struct kvconn_failure_t {
     failure: Failure,
     name: CString,
@@ -30,17 +32,17 @@ pub struct kvconn_failure_t {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvconn_failed_endpoint_t {
-    /// The size of this element, as it was given to kvconn_failure_endpoints.
+    /// The size of this element, as given to kvconn_failure_endpoints.
     pub struct_size: u32,
-    /// 1 when another live node owns it as well, so that its connection goes on; else it was closed and fenced.
+    /// 1 if another live node owns it too, so its connection goes on; 0 if it was closed and fenced.
     pub spared: i32,
-    /// Its connection, or 0 when there was none.
+    /// Its connection, or 0 if there was none.
     pub conn: kvconn_conn_t,
-    /// How many messages that connection had accepted.
+    /// The number of messages that the connection had accepted.
     pub accepted: u64,
-    /// The last of them that the peer's kernel has acknowledged; KVCONN_UNKNOWN where nobody can tell.
+    /// The sequence of the last acknowledged message, or KVCONN_UNKNOWN.
     pub acknowledged: u64,
-    /// The endpoint, in its canonical form.
+    /// The endpoint in its canonical form.
     pub endpoint: [c_char; KVCONN_ENDPOINT_SIZE],
 }
 
@@ -64,7 +66,7 @@ impl From<&FailedEndpoint> for kvconn_failed_endpoint_t {
 
 impl kvconn_failure_t {
     fn new(failure: Failure) -> *mut kvconn_failure_t {
-        // A NUL cannot come in from C; a text with one is cut there, as C would read it.
+        // C cannot pass a NUL inside a text. A text with one is cut there, as C reads it.
         let text = |text: &str| CString::new(text.split('\0').next().unwrap_or("")).unwrap_or_default();
         let (name, reason) = (text(&failure.name), text(&failure.reason));
         Box::into_raw(Box::new(kvconn_failure_t { failure, name, reason }))
@@ -98,7 +100,7 @@ impl FailureOut {
     }
 }
 
-/// A report that the caller gives, or NULL.
+/// The caller's report, or NULL.
 ///
 /// # Safety
 /// `failure` is NULL, or came from this library and is not freed during `'a`.
@@ -111,19 +113,15 @@ fn required(failure: Option<&kvconn_failure_t>) -> Result<&Failure> {
     failure.map(|f| &f.failure).ok_or_else(|| Error::invalid("failure is NULL"))
 }
 
-/// Fails a node: takes away all its endpoints and requests in one step, ends and fences the endpoints that no other live node
-/// owns, and wakes every thread that waits in a call on them, with KVCONN_NODE_FAILED. Never waits, whatever those threads do.
+/// Fails a node. Takes away all its endpoints and requests in one step, ends and fences the endpoints that no other
+/// live node owns, and wakes all threads that wait in a call on them, with KVCONN_NODE_FAILED. Never waits, whatever
+/// those threads do. Returns the statuses that all node calls share, so a late call does not harm the next life.
 ///
-/// @param node         the node.
-/// @param reason       one line for people, which later errors on these endpoints repeat; NULL is allowed, and what is longer
-///     than 200 bytes is cut.
-/// @param[out] failure the report, to be freed with kvconn_failure_free. The parameter may be NULL: then kvconn_take_failure
-///     gives the report out.
-/// @param error        details of a failure of this call; may be NULL.
-/// @retval KVCONN_OK           the node has failed, by this call.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node was over before; nothing has changed, the next life goes on.
+/// @param reason       one line for people; later errors on these endpoints repeat it. May be NULL. Cut after 200
+///     bytes.
+/// @param[out] failure the report; free it with kvconn_failure_free. If the parameter is NULL, kvconn_take_failure
+///     returns the report.
+/// @retval KVCONN_OK the node has failed, by this call.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_handle_failure(
     node: kvconn_node_t,
@@ -143,19 +141,14 @@ pub unsafe extern "C" fn kvconn_handle_failure(
     })
 }
 
-/// Reports what a health probe found. max_failures unhealthy reports in a row fail the node, as kvconn_handle_failure does; a
-/// healthy one begins the count anew.
+/// Reports the result of a health probe. max_failures unhealthy reports in a row fail the node, as
+/// kvconn_handle_failure does. A healthy report sets the count to 0. Returns the statuses that all node calls share.
 ///
-/// @param node         the node.
 /// @param healthy      0 for unhealthy, any other number for healthy.
-/// @param reason       one line for people; NULL is allowed, and what is longer than 200 bytes is cut.
-/// @param[out] failure the report, when this call failed the node, to be freed with kvconn_failure_free; else NULL. The
-///     parameter may be NULL: then kvconn_take_failure gives the report out.
-/// @param error        details of a failure; may be NULL.
-/// @retval KVCONN_OK           it is noted.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node was over before: a late probe changes nothing.
+/// @param reason       one line for people. May be NULL. Cut after 200 bytes.
+/// @param[out] failure the report if this call failed the node, else NULL; free it with kvconn_failure_free. If the
+///     parameter is NULL, kvconn_take_failure returns the report.
+/// @retval KVCONN_OK the result is noted.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_report_health(
     node: kvconn_node_t,
@@ -178,14 +171,12 @@ pub unsafe extern "C" fn kvconn_node_report_health(
     })
 }
 
-/// Takes the oldest failure report that nobody got yet.
+/// Takes the oldest failure report that no call has returned yet. Does not wait.
 ///
-/// @param m            the manager.
-/// @param[out] failure the report, to be freed with kvconn_failure_free; NULL when there is none.
-/// @param error        details of a failure of this call; may be NULL.
-/// @retval KVCONN_OK    the report is the caller's, or there is none.
-/// @retval KVCONN_STALE there is no such manager.
+/// @param[out] failure the report, or NULL if there is none. Free it with kvconn_failure_free.
+/// @retval KVCONN_OK the report is the caller's, or there is none.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn kvconn_take_failure(
     m: kvconn_manager_t,
     failure: *mut *mut kvconn_failure_t,
@@ -202,40 +193,28 @@ pub unsafe extern "C" fn kvconn_take_failure(
     })
 }
 
-/// Which node failed.
-///
-/// @param failure the report; NULL is allowed.
-/// @return the node, 0 for NULL.
+/// @return the node that failed; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_node(failure: *const kvconn_failure_t) -> kvconn_node_t {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
     unsafe { report(failure) }.map_or(0, |f| f.failure.node.0)
 }
 
-/// The name of the node that failed.
-///
-/// @param failure the report; NULL is allowed.
-/// @return a text that lives as long as the report, "" for NULL.
+/// @return the name of the node that failed, a text that lives as long as the report; "" for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_name(failure: *const kvconn_failure_t) -> *const c_char {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
     unsafe { report(failure) }.map_or(c"".as_ptr(), |f| f.name.as_ptr())
 }
 
-/// Why the node failed: the reason that was given, or what kvconn saw.
-///
-/// @param failure the report; NULL is allowed.
-/// @return a text that lives as long as the report, "" for NULL.
+/// @return the given reason, or what kvconn observed, a text that lives as long as the report; "" for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_reason(failure: *const kvconn_failure_t) -> *const c_char {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
     unsafe { report(failure) }.map_or(c"".as_ptr(), |f| f.reason.as_ptr())
 }
 
-/// When the node failed.
-///
-/// @param failure the report; NULL is allowed.
-/// @return milliseconds since 1970 on the wall clock, 0 for NULL.
+/// @return when the node failed, in milliseconds since 1970 on the wall clock; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_time_ms(failure: *const kvconn_failure_t) -> i64 {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
@@ -244,40 +223,32 @@ pub unsafe extern "C" fn kvconn_failure_time_ms(failure: *const kvconn_failure_t
 
 /// A wall-clock time for C to read.
 pub(super) fn unix_ms(time: SystemTime) -> i64 {
-    // A clock before 1970 is no time worth telling.
+    // 0 if the clock is before 1970.
     time.duration_since(SystemTime::UNIX_EPOCH).map_or(0, super::guard::milliseconds)
 }
 
-/// How many endpoints the node owned.
-///
-/// @param failure the report; NULL is allowed.
-/// @return the number, 0 for NULL.
+/// @return how many endpoints the node owned; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_endpoint_count(failure: *const kvconn_failure_t) -> usize {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
     unsafe { report(failure) }.map_or(0, |f| f.failure.endpoints.len())
 }
 
-/// How many requests were in flight.
-///
-/// @param failure the report; NULL is allowed.
-/// @return the number, 0 for NULL.
+/// @return how many requests were in flight; 0 for NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_request_count(failure: *const kvconn_failure_t) -> usize {
     // SAFETY: NULL or a live report, as the header's chapter on ownership says.
     unsafe { report(failure) }.map_or(0, |f| f.failure.requests.len())
 }
 
-/// Copies the endpoints that the node owned, in the order in which they were registered, with what became of each.
+/// Copies the endpoints that the node owned, in the order of their registration.
 ///
-/// @param failure        the report.
-/// @param[out] endpoints the first of them, as many as fit; needs no initialisation. NULL when capacity is 0.
-/// @param element_size   sizeof(kvconn_failed_endpoint_t), by which one element follows the other.
+/// @param[out] endpoints the first of them, as many as fit; need not be initialised. May be NULL if capacity is 0.
+/// @param element_size   sizeof(kvconn_failed_endpoint_t), the distance from one element to the next.
 /// @param capacity       how many elements fit.
 /// @param[out] count     how many there are.
-/// @param error          details of a failure of this call; may be NULL.
-/// @retval KVCONN_OK      endpoints and count are set, also when not all fit.
-/// @retval KVCONN_INVALID element_size is not that of any version of the struct.
+/// @retval KVCONN_OK      endpoints and count are set, even if not all fit.
+/// @retval KVCONN_INVALID element_size is not the size of any version of the struct.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_endpoints(
     failure: *const kvconn_failure_t,
@@ -314,13 +285,11 @@ pub unsafe extern "C" fn kvconn_failure_endpoints(
 
 /// Copies the requests that were in flight, in ascending order.
 ///
-/// @param failure       the report.
-/// @param[out] requests the first of them, as many as fit. NULL when capacity is 0.
+/// @param[out] requests the first of them, as many as fit. May be NULL if capacity is 0.
 /// @param capacity      how many fit.
 /// @param[out] count    how many there are.
-/// @param error         details of a failure of this call; may be NULL.
-/// @retval KVCONN_OK      requests and count are set, also when not all fit.
-/// @retval KVCONN_INVALID an argument is NULL that must not be.
+/// @retval KVCONN_OK      requests and count are set, even if not all fit.
+/// @retval KVCONN_INVALID a required argument is NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_requests(
     failure: *const kvconn_failure_t,
@@ -341,7 +310,7 @@ pub unsafe extern "C" fn kvconn_failure_requests(
 
 /// Frees a report.
 ///
-/// @param failure the report; NULL is allowed.
+/// @param failure the report, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_failure_free(failure: *mut kvconn_failure_t) {
     if !failure.is_null() {

@@ -1,18 +1,16 @@
-//! The wall between C and the core: panics stop here, pointers become checked values, errors become statuses.
+//! The boundary between C and the core: panics stop here, and errors become statuses.
 //!
-//! Each exported function first wraps its pointers ([`Out`], [`OutStruct`], [`Array`], [`Text`](super::strings::Text),
-//! [`ErrorOut`]) in one `unsafe` block: from there on it is safe code. Wrapping an out-parameter zeroes it, so whatever fails
-//! later leaves it zero. None of them makes a reference to memory that C may not have initialised.
+//! Each exported function first wraps its pointers in one `unsafe` block: [`ErrorOut`] here, the types of
+//! [`pointers`](super::pointers) and [`strings`](super::strings). From there on it is safe code.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::ffi::c_int;
-use std::marker::PhantomData;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use std::{mem, ptr, slice};
 
+use super::pointers::{Filled, is_size_of, write_struct};
 use super::strings;
 use super::types::{kvconn_error_t, kvconn_status_t};
 use crate::error::{Error, Result, Scope, Status};
@@ -45,232 +43,6 @@ pub(super) fn count32(count: usize) -> u32 {
     u32::try_from(count).unwrap_or(u32::MAX)
 }
 
-pub(super) fn null(name: &str) -> Error {
-    Error::invalid(format!("{name} is NULL"))
-}
-
-pub(super) fn misaligned(name: &str) -> Error {
-    Error::invalid(format!("{name} is not aligned for its type"))
-}
-
-/// A struct that kvconn fills.
-///
-/// # Safety
-/// `repr(C)`, begins with `struct_size: u32`, has no padding, and every pattern of bytes is a value of it.
-pub(super) unsafe trait Filled: Copy {
-    /// Its size in the first version that had it. Frozen: a caller may be that old.
-    const FIRST_SIZE: usize;
-
-    /// All zero.
-    fn zero() -> Self {
-        // SAFETY: every pattern of bytes is a value, as the trait's contract says.
-        unsafe { mem::zeroed() }
-    }
-}
-
-/// A struct_size above this is taken for memory that was never initialised.
-const ABSURD_SIZE: usize = 1 << 16;
-
-/// Whether a struct_size can be one of a version of `T`.
-pub(super) fn is_size_of<T: Filled>(size: usize) -> bool {
-    const { assert!(T::FIRST_SIZE <= size_of::<T>()) };
-    (T::FIRST_SIZE..=ABSURD_SIZE).contains(&size)
-}
-
-/// Writes all of `value` behind its struct_size that fits in `size` bytes.
-///
-/// # Safety
-/// `to` is aligned and may be written for `size` bytes, and `is_size_of::<T>(size)`.
-pub(super) unsafe fn write_struct<T: Filled>(to: *mut T, size: usize, value: &T) {
-    const HEAD: usize = size_of::<u32>();
-    let length = size.min(size_of::<T>()) - HEAD;
-    // SAFETY: both sides are valid for `length` bytes behind the head; `value` has no padding, so all its bytes are
-    // initialised.
-    unsafe { ptr::copy_nonoverlapping(ptr::from_ref(value).cast::<u8>().add(HEAD), to.cast::<u8>().add(HEAD), length) }
-}
-
-/// An out-parameter of a plain type.
-pub(super) struct Out<T> {
-    name: &'static str,
-    to: *mut T,
-}
-
-impl<T: Copy + Default> Out<T> {
-    /// Zeroes it.
-    ///
-    /// # Safety
-    /// `to` is NULL, not aligned, or may be written until the call ends.
-    pub(super) unsafe fn new(name: &'static str, to: *mut T) -> Out<T> {
-        // SAFETY: the same contract.
-        unsafe { Out::with(name, to, T::default()) }
-    }
-}
-
-impl<T: Copy> Out<T> {
-    /// Gives it another value to have on failure than zero.
-    ///
-    /// # Safety
-    /// As for [`Out::new`].
-    pub(super) unsafe fn with(name: &'static str, to: *mut T, on_failure: T) -> Out<T> {
-        let out = Out { name, to };
-        out.set(on_failure);
-        out
-    }
-
-    /// Refuses NULL.
-    pub(super) fn required(&self) -> Result<()> {
-        if self.to.is_null() { Err(null(self.name)) } else { self.optional() }
-    }
-
-    /// Takes NULL for "not wanted".
-    pub(super) fn optional(&self) -> Result<()> {
-        if self.to.is_aligned() { Ok(()) } else { Err(misaligned(self.name)) }
-    }
-
-    /// Whether the caller wants it.
-    pub(super) fn wanted(&self) -> bool {
-        !self.to.is_null()
-    }
-
-    /// Writes it, if it is wanted.
-    pub(super) fn set(&self, value: T) {
-        if !self.to.is_null() && self.to.is_aligned() {
-            // SAFETY: `new` was promised that it may be written.
-            unsafe { self.to.write(value) }
-        }
-    }
-}
-
-/// An out-parameter that is a struct with a struct_size.
-pub(super) struct OutStruct<T> {
-    name: &'static str,
-    to: *mut T,
-    size: usize,
-}
-
-impl<T: Filled> OutStruct<T> {
-    /// Zeroes it, except its struct_size.
-    ///
-    /// # Safety
-    /// `to` is NULL, not aligned, or may be read and written for the struct_size it begins with until the call ends.
-    pub(super) unsafe fn new(name: &'static str, to: *mut T) -> OutStruct<T> {
-        let size = if to.is_null() || !to.is_aligned() {
-            0
-        } else {
-            // SAFETY: it is readable by contract, and begins with a u32.
-            unsafe { to.cast::<u32>().read() as usize }
-        };
-        let out = OutStruct { name, to, size };
-        if is_size_of::<T>(size) {
-            out.set(&T::zero());
-        }
-        out
-    }
-
-    /// Refuses NULL and a struct_size that cannot be.
-    pub(super) fn required(&self) -> Result<()> {
-        if self.to.is_null() {
-            Err(null(self.name))
-        } else if !self.to.is_aligned() {
-            Err(misaligned(self.name))
-        } else if is_size_of::<T>(self.size) {
-            Ok(())
-        } else {
-            Err(Error::invalid(format!("{}->struct_size is {}; set it to sizeof *{0}", self.name, self.size)))
-        }
-    }
-
-    /// Writes all of it but its struct_size. Only after [`required`](Self::required) has agreed.
-    pub(super) fn set(&self, value: &T) {
-        if is_size_of::<T>(self.size) {
-            // SAFETY: the size was read from it, so it is not NULL, aligned, and may be written by `new`'s contract.
-            unsafe { write_struct(self.to, self.size, value) }
-        }
-    }
-}
-
-/// An array that the caller gives.
-pub(super) struct Array<'a, T> {
-    name: &'static str,
-    start: *const T,
-    count: usize,
-    life: PhantomData<&'a T>,
-}
-
-impl<'a, T> Array<'a, T> {
-    /// # Safety
-    /// `start` is NULL, not aligned, or may be read for `count` elements, all initialised, for the life `'a`.
-    pub(super) unsafe fn new(name: &'static str, start: *const T, count: usize) -> Array<'a, T> {
-        Array { name, start, count, life: PhantomData }
-    }
-
-    /// Its elements; NULL is an empty array. The bound keeps a count that was never set from being followed.
-    pub(super) fn get(&self, most: usize) -> Result<&'a [T]> {
-        if self.count > most {
-            return Err(Error::invalid(format!("{} has {} elements; {most} are allowed", self.name, self.count)));
-        }
-        if self.count == 0 {
-            return Ok(&[]);
-        }
-        if self.start.is_null() {
-            return Err(null(self.name));
-        }
-        if !self.start.is_aligned() || self.count.checked_mul(size_of::<T>()).is_none_or(|n| n > isize::MAX as usize) {
-            return Err(misaligned(self.name));
-        }
-        // SAFETY: not NULL, aligned, no larger than memory can be, and readable for `'a` by `new`'s contract.
-        Ok(unsafe { slice::from_raw_parts(self.start, self.count) })
-    }
-}
-
-/// An array that kvconn fills, with the place for how many there are.
-pub(super) struct OutArray<T> {
-    name: &'static str,
-    start: *mut T,
-    capacity: usize,
-    count: Out<usize>,
-}
-
-impl<T: Copy> OutArray<T> {
-    /// Zeroes the count.
-    ///
-    /// # Safety
-    /// `start` is NULL, not aligned, or may be written for `capacity` elements; `count` is as for [`Out::new`].
-    pub(super) unsafe fn new(name: &'static str, start: *mut T, capacity: usize, count: *mut usize) -> OutArray<T> {
-        // SAFETY: the same contract.
-        OutArray { name, start, capacity, count: unsafe { Out::new("count", count) } }
-    }
-
-    /// Refuses a NULL count, and a NULL array with a capacity.
-    pub(super) fn required(&self) -> Result<()> {
-        self.count.required()?;
-        if self.capacity == 0 {
-            Ok(())
-        } else if self.start.is_null() {
-            Err(null(self.name))
-        } else if self.start.is_aligned() {
-            Ok(())
-        } else {
-            Err(misaligned(self.name))
-        }
-    }
-
-    /// Writes as many as fit, and the number of all. Only after [`required`](Self::required) has agreed.
-    pub(super) fn set(&self, values: impl ExactSizeIterator<Item = T>) {
-        let count = values.len();
-        for (place, value) in values.take(self.capacity).enumerate() {
-            // SAFETY: `place` is below the capacity, for which the array may be written by `new`'s contract.
-            unsafe { self.start.add(place).write(value) }
-        }
-        self.set_count(count);
-    }
-
-    /// Writes the number of all.
-    pub(super) fn set_count(&self, count: usize) {
-        self.count.set(count);
-    }
-}
-
 /// Where the details of an error go.
 pub(super) struct ErrorOut(*mut kvconn_error_t);
 
@@ -295,7 +67,7 @@ impl ErrorOut {
         }
     }
 
-    /// Its struct_size, when it is there to be written.
+    /// Its struct_size, if it can be written.
     fn size(&self) -> Option<usize> {
         if self.0.is_null() || !self.0.is_aligned() {
             return None;
@@ -305,7 +77,7 @@ impl ErrorOut {
         is_size_of::<kvconn_error_t>(size).then_some(size)
     }
 
-    /// No error: this is on the path of every send, so the texts are only made empty.
+    /// No error. Every send takes this path, so it clears only the first byte of each text.
     fn clear(&self) {
         if self.size().is_none() {
             return;
@@ -326,7 +98,7 @@ impl ErrorOut {
     fn fill(&self, error: &Error) {
         let Some(size) = self.size() else { return };
         let row = error.status.row();
-        // Rounded up, so that a caller who waits that long does not come a moment early.
+        // Rounded up: a caller that waits that long is not too early.
         let retry_after = error.retry_after.map_or(0, |wait| wait.as_micros().div_ceil(1000));
         let value = kvconn_error_t {
             struct_size: 0,
@@ -344,7 +116,7 @@ impl ErrorOut {
     }
 }
 
-// SAFETY: repr(C), u32 first, six 4-byte fields before the 8-byte one, arrays of multiples of 8 behind it; integers only.
+// SAFETY: repr(C), u32 first, six 4-byte fields before the 8-byte one, then arrays of multiples of 8; integers only.
 unsafe impl Filled for kvconn_error_t {
     const FIRST_SIZE: usize = 552;
 }
@@ -352,7 +124,7 @@ unsafe impl Filled for kvconn_error_t {
 thread_local! {
     /// Whether this thread is inside an exported function, where a panic is caught.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// What the panic that is being caught says, and where it arose.
+    /// The text and the location of the panic that is being caught.
     static PANIC: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
@@ -397,15 +169,15 @@ impl NoCancellation {
 impl Drop for NoCancellation {
     fn drop(&mut self) {
         // SAFETY: as above, with the state that the thread had. The pointer may be null on Linux.
-        unsafe { pthread_setcancelstate(self.before, ptr::null_mut()) };
+        unsafe { pthread_setcancelstate(self.before, std::ptr::null_mut()) };
     }
 }
 
-/// Keeps the panics that [`catch`] catches off stderr, and notes where they arise. Others go on to the hook that was there.
+/// Keeps panics that [`catch`] catches off stderr, and notes their location. Other panics go to the previous hook.
 fn quieten_panics() {
     static DONE: AtomicBool = AtomicBool::new(false);
-    // The hook cannot be changed by a thread that panics: some Drop in a Rust host calls us. A flag and not a Once, which
-    // a fork could leave taken for ever.
+    // A thread that panics cannot change the hook; a Drop in a Rust host may call us then. A flag, because a fork could
+    // leave a Once locked for ever.
     if DONE.load(Ordering::Relaxed) || std::thread::panicking() || DONE.swap(true, Ordering::Relaxed) {
         return;
     }
@@ -428,6 +200,7 @@ fn said(payload: &(dyn Any + Send)) -> String {
 
 #[cfg(test)]
 mod tests {
+    use super::super::pointers::ABSURD_SIZE;
     use super::*;
     use std::ffi::CStr;
 

@@ -1,6 +1,6 @@
 //! # The library
 //!
-//! What was loaded, and what its statuses mean. These functions never fail and need nothing to be set up.
+//! Which library was loaded, and what its statuses mean. These functions never fail, and work at any time.
 
 use std::ffi::{CStr, c_char};
 
@@ -12,7 +12,7 @@ use crate::error::STATUSES;
 /// The number of the C ABI that this header describes.
 pub const KVCONN_ABI_VERSION: i32 = 0;
 
-/// The version of the library that is loaded, as "major.minor.patch". KVCONN_VERSION is that of the header.
+/// The version of the loaded library, as "major.minor.patch". KVCONN_VERSION is the version of the header.
 ///
 /// @return a static text.
 #[unsafe(no_mangle)]
@@ -20,8 +20,8 @@ pub extern "C" fn kvconn_version() -> *const c_char {
     concat!(env!("CARGO_PKG_VERSION"), "\0").as_ptr().cast()
 }
 
-/// The number of the C ABI that the loaded library has, which is also the number in its SONAME. A program built with another
-/// KVCONN_ABI_VERSION must not use it.
+/// The number of the loaded library's C ABI, which is also in its SONAME. Do not use a library whose number differs
+/// from the KVCONN_ABI_VERSION that the program was built with.
 ///
 /// @return the number.
 #[unsafe(no_mangle)]
@@ -29,12 +29,11 @@ pub extern "C" fn kvconn_abi_version() -> i32 {
     KVCONN_ABI_VERSION
 }
 
-/// Whether the loaded library, as it was built and on this machine, can do something:
-/// "curve" (encrypted connections), "ipc" (ipc:// endpoints), "keepalive" (TCP keepalive is really set), "user_timeout"
-/// (TCP_USER_TIMEOUT is really set), "acknowledgement" (what the peer's kernel has is known), "out_batch" (small messages leave in
-/// large writes).
+/// Says whether the loaded library has a feature, as it was built and on this machine: "curve" (encrypted connections),
+/// "ipc" (ipc:// endpoints), "keepalive" (TCP keepalive takes effect), "user_timeout" (TCP_USER_TIMEOUT takes effect),
+/// "acknowledgement" (acknowledged messages are counted), "out_batch" (small messages leave in large writes).
 ///
-/// @param feature the name of the feature; NULL and unknown names are features that it does not have.
+/// @param feature the name of the feature. NULL and unknown names return 0.
 /// @return 1 or 0.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_has(feature: *const c_char) -> i32 {
@@ -55,20 +54,20 @@ fn has(feature: &str) -> bool {
     }
 }
 
-/// What a status means, in one sentence. The message in a kvconn_error_t says more about the case.
+/// The meaning of a status, in one sentence. The message in a kvconn_error_t says more about the case.
 ///
 /// @param status any number.
-/// @return a static text, "unknown status" for a number that is not one.
+/// @return a static text; "unknown status" if the number is not a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvconn_strerror(status: kvconn_status_t) -> *const c_char {
     static MEANINGS: [Terminated; STATUSES.len()] = column(false);
     lookup(&MEANINGS, status, c"unknown status")
 }
 
-/// The name of a status as it stands in this header, such as "KVCONN_TIMEOUT".
+/// The name of a status as in this header, such as "KVCONN_TIMEOUT".
 ///
 /// @param status any number.
-/// @return a static text, "unknown" for a number that is not a status.
+/// @return a static text; "unknown" if the number is not a status.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvconn_status_name(status: kvconn_status_t) -> *const c_char {
     static NAMES: [Terminated; STATUSES.len()] = column(true);

@@ -1,21 +1,36 @@
 //! # Messages
 //!
-//! A message is one or more frames, each of any size, also 0. It is accepted whole or not at all, and it is copied: the
-//! frames are the caller's again when the call returns. An error means that it was not accepted, now or later, so sending
-//! it again cannot duplicate it. Nothing is accepted before the handshake of this connection has succeeded: a send on one that
-//! is CONNECTING waits for it, inside its own deadline.
+//! A message is one or more frames of any size, also 0. It is accepted whole or not at all. kvconn copies it: the
+//! frames are the caller's again when the call returns. An error means that the message was not accepted, now or later,
+//! so sending it again cannot duplicate it. No message is accepted before the handshake of its connection has
+//! succeeded: a send to a connection that is CONNECTING waits for READY, within its own timeout.
+//!
+//! ## Statuses that all sends share
+//!
+//! ```text
+//! KVCONN_OK             the message is accepted. It is queued after this thread's earlier messages.
+//! KVCONN_INVALID        there is no frame, or too many, or a frame's data is NULL and its size is not 0.
+//! KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
+//! KVCONN_STALLED        the connection is full and made no progress for at least timeout_ms. Never with timeout 0.
+//! KVCONN_CONNECT_FAILED the dial failed.
+//! KVCONN_PEER_LOST      the peer is gone.
+//! KVCONN_DISCONNECTED   this process ended the connection, before or during the call.
+//! KVCONN_NODE_FAILED    the node of the endpoint failed, before or during the call.
+//! KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory. The message says which.
+//! ```
 
 use std::ffi::{c_char, c_void};
 use std::{ptr, slice};
 
-use super::guard::{Array, ErrorOut, Out, process, timeout};
+use super::guard::{ErrorOut, process, timeout};
+use super::pointers::{Array, Out};
 use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::connection::message::{Copies, MAX_FRAMES, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
 
-/// The most frames that one message takes.
+/// The largest number of frames in one message.
 pub const KVCONN_MAX_FRAMES: usize = 65536;
 const _: () = assert!(KVCONN_MAX_FRAMES == MAX_FRAMES);
 
@@ -23,13 +38,13 @@ const _: () = assert!(KVCONN_MAX_FRAMES == MAX_FRAMES);
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct kvconn_frame_t {
-    /// Its bytes; may be NULL when size is 0.
+    /// Its bytes; may be NULL if size is 0.
     pub data: *const c_void,
-    /// How many bytes it has.
+    /// Its size in bytes.
     pub size: usize,
 }
 
-/// A block of bytes that the caller gives.
+/// A block of the caller's bytes.
 ///
 /// # Safety
 /// `start` is NULL, or may be read for `size` bytes for the life `'a`.
@@ -46,20 +61,20 @@ unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize
     }
 }
 
-/// The frames of a message that the caller gives, in one of two forms.
+/// The caller's frames of one message, in one of two forms.
 pub(super) enum Frames<'a> {
-    /// One pointer and size for each.
-    Apart(Array<'a, kvconn_frame_t>),
-    /// One behind the other.
+    /// A pointer and a size for each frame.
+    Separate(Array<'a, kvconn_frame_t>),
+    /// All frames one after the other in one buffer.
     Packed(*const c_void, Array<'a, u32>),
 }
 
 impl<'a> Frames<'a> {
     /// # Safety
     /// The array is as for [`Array::new`], and the data of each frame is NULL or may be read for its size.
-    pub(super) unsafe fn apart(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
+    pub(super) unsafe fn separate(frames: *const kvconn_frame_t, count: usize) -> Frames<'a> {
         // SAFETY: the same contract.
-        Frames::Apart(unsafe { Array::new("frames", frames, count) })
+        Frames::Separate(unsafe { Array::new("frames", frames, count) })
     }
 
     /// # Safety
@@ -69,33 +84,33 @@ impl<'a> Frames<'a> {
         Frames::Packed(buffer, unsafe { Array::new("sizes", sizes, count) })
     }
 
-    /// Refuses what cannot be a message. What it returns makes the copy, when the core asks for it.
+    /// Rejects what cannot be a message. The result makes the copy when the core asks for it.
     fn check(self) -> Result<impl FnMut() -> Result<Message> + 'a> {
         let checked = match self {
-            Frames::Apart(_) => Checked::Apart(self.checked()?),
+            Frames::Separate(_) => Checked::Separate(self.checked()?),
             Frames::Packed(buffer, sizes) => {
                 let sizes = some(sizes.get(MAX_FRAMES)?)?;
                 // Cannot overflow: 65,536 sizes of 32 bits.
                 let total = sizes.iter().map(|s| *s as usize).sum();
-                // SAFETY: the buffer is as `packed` was promised.
+                // SAFETY: the buffer satisfies the contract of `packed`.
                 Checked::Packed(unsafe { bytes(|| "buffer".into(), buffer, total) }?, sizes)
             }
         };
         Ok(move || checked.copy(None))
     }
 
-    /// Both at once for frames that lie apart, of one of several messages.
+    /// Checks and copies separate frames of one of several messages.
     pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
-        Checked::Apart(self.checked()?).copy(Some(copies))
+        Checked::Separate(self.checked()?).copy(Some(copies))
     }
 
-    /// The frames, each of which has its data. None of packed ones.
+    /// The frames, each with valid data. Empty for packed frames.
     pub(super) fn checked(self) -> Result<&'a [kvconn_frame_t]> {
-        let Frames::Apart(frames) = self else { return Ok(&[]) };
+        let Frames::Separate(frames) = self else { return Ok(&[]) };
         let frames = some(frames.get(MAX_FRAMES)?)?;
         let mut total = 0_usize;
         for (i, frame) in frames.iter().enumerate() {
-            // SAFETY: each frame's data is as `apart` was promised.
+            // SAFETY: each frame's data satisfies the contract of `separate`.
             unsafe { bytes(|| format!("frames[{i}].data"), frame.data, frame.size) }?;
             total = total.saturating_add(frame.size);
         }
@@ -119,17 +134,17 @@ fn some<T>(frames: &[T]) -> Result<&[T]> {
 
 /// Frames that can be copied.
 enum Checked<'a> {
-    Apart(&'a [kvconn_frame_t]),
+    Separate(&'a [kvconn_frame_t]),
     Packed(&'a [u8], &'a [u32]),
 }
 
 impl Checked<'_> {
     fn copy(&self, copies: Option<&mut Copies>) -> Result<Message> {
         match *self {
-            Checked::Apart(frames) => {
+            Checked::Separate(frames) => {
                 let bytes = |frame: &kvconn_frame_t| {
                     let data = if frame.size == 0 { ptr::dangling() } else { frame.data.cast::<u8>() };
-                    // SAFETY: `checked` has seen that it is not NULL and not too large; readable by `apart`'s contract.
+                    // SAFETY: `checked` made sure that it is not NULL and not too large; readable by `separate`'s contract.
                     unsafe { slice::from_raw_parts(data, frame.size) }
                 };
                 Message::copied(frames.iter().map(bytes), copies)
@@ -146,26 +161,14 @@ impl Checked<'_> {
     }
 }
 
-/// Sends one whole message on this connection, or nothing at all.
+/// Sends one whole message on this connection, or nothing. Never dials. Returns the statuses that all sends share, and
+/// EVICTED.
 ///
-/// @param conn          the connection.
-/// @param frames        its frames, in order.
+/// @param frames        the frames, in order.
 /// @param frame_count   how many: 1 to KVCONN_MAX_FRAMES.
-/// @param timeout_ms    how long to wait until the connection is READY and has room; 0 does not wait.
-///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
+/// @param timeout_ms    how long to wait until the connection is READY and has room.
 /// @param[out] sequence the message's number on this connection; may be NULL.
-/// @param error         details of a failure; may be NULL.
-/// @retval KVCONN_OK             it is accepted, in order behind what this thread sent before.
-/// @retval KVCONN_INVALID        there is no frame or too many, or a frame's data is NULL and its size is not 0.
-/// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
-/// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
-/// @retval KVCONN_CONNECT_FAILED its dial has failed.
-/// @retval KVCONN_PEER_LOST      the peer is gone.
-/// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
-/// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
-/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
+/// @retval KVCONN_EVICTED the connection was idle, and was closed before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send(
@@ -178,31 +181,19 @@ pub unsafe extern "C" fn kvconn_send(
 ) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
     let (frames, sequence, error) =
-        unsafe { (Frames::apart(frames, frame_count), Out::new("sequence", sequence), ErrorOut::new(error)) };
+        unsafe { (Frames::separate(frames, frame_count), Out::new("sequence", sequence), ErrorOut::new(error)) };
     error.guard(|| send(conn, frames, timeout_ms, &sequence))
 }
 
-/// Does the same as kvconn_send, with frames that lie one behind the other in one buffer, which is easier and faster to call
-/// from other languages.
+/// Like kvconn_send, with all frames one after the other in one buffer. This is easier and faster to call from other
+/// languages. Returns the statuses that all sends share, and EVICTED.
 ///
-/// @param conn          the connection.
-/// @param buffer        the bytes of all frames; may be NULL when all sizes are 0.
+/// @param buffer        the bytes of all frames; may be NULL if all sizes are 0.
 /// @param sizes         the size of each frame in bytes.
-/// @param frame_count   how many sizes, which is how many frames: 1 to KVCONN_MAX_FRAMES.
+/// @param frame_count   how many sizes (and frames): 1 to KVCONN_MAX_FRAMES.
 /// @param timeout_ms    as for kvconn_send.
 /// @param[out] sequence the message's number on this connection; may be NULL.
-/// @param error         details of a failure; may be NULL.
-/// @retval KVCONN_OK             it is accepted, in order behind what this thread sent before.
-/// @retval KVCONN_INVALID        there is no frame or too many, or buffer is NULL and not all sizes are 0.
-/// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
-/// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
-/// @retval KVCONN_CONNECT_FAILED its dial has failed.
-/// @retval KVCONN_PEER_LOST      the peer is gone.
-/// @retval KVCONN_DISCONNECTED   this process ended it, before or during the call.
-/// @retval KVCONN_NODE_FAILED    its node failed, before or during the call.
-/// @retval KVCONN_LIMIT          max_total_queued_bytes is used up, or there is no memory for the message; the message says which.
-/// @retval KVCONN_EVICTED        it was idle and was closed, before the call.
+/// @retval KVCONN_EVICTED the connection was idle, and was closed before the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed(
@@ -227,32 +218,22 @@ fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64
     Ok(())
 }
 
-/// Sends one whole message to an endpoint, whichever life of the peer is there; dials when there is no connection and no
-/// fence forbids it. Use it for messages that stand alone: two of them may reach two lives of the peer.
+/// Sends one whole message to an endpoint, whichever life of the peer is there. Dials if there is no connection and no
+/// fence. Use it for messages that stand alone: two of them may reach two lives of the peer. Returns the statuses that
+/// all sends share, and those below.
 ///
-/// @param m             the manager.
-/// @param endpoint      the endpoint, in any spelling. A new dial uses the options that it remembers.
-/// @param frames        the message's frames, in order.
+/// @param endpoint      the endpoint in any spelling. A dial uses the options that the endpoint remembers.
+/// @param frames        the frames, in order.
 /// @param frame_count   how many: 1 to KVCONN_MAX_FRAMES.
-/// @param timeout_ms    how long to wait until the connection is READY and has room; 0 does not wait.
-///     KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
-/// @param[out] conn     the connection that accepted it; may be NULL.
+/// @param timeout_ms    as for kvconn_send.
+/// @param[out] conn     the connection that accepted the message; may be NULL.
 /// @param[out] sequence the message's number on that connection; may be NULL.
-/// @param error         details of a failure; may be NULL.
-/// @retval KVCONN_OK             it is accepted, in order behind what this thread sent before.
-/// @retval KVCONN_INVALID        the endpoint is malformed, there is no frame or too many, or a frame's data is NULL and its
-///     size is not 0.
-/// @retval KVCONN_STALE          there is no such manager.
-/// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
-/// @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
-///     long to wait. Not dialled.
-/// @retval KVCONN_CONNECT_FAILED the dial has failed.
-/// @retval KVCONN_PEER_LOST      the peer was lost during the call.
-/// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
-/// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
-///     message names it.
+/// @retval KVCONN_INVALID      also: the endpoint is malformed.
+/// @retval KVCONN_TIMEOUT      as for all sends; a dial goes on.
+/// @retval KVCONN_BACKOFF      the last dial failed a moment ago. Not dialled; send again after retry_after_ms.
+/// @retval KVCONN_DISCONNECTED also: the endpoint is fenced by a disconnect. Not dialled.
+/// @retval KVCONN_NODE_FAILED  also: the endpoint is fenced because its node failed. Not dialled.
+/// @retval KVCONN_LIMIT        also: max_endpoints or the process's descriptors are used up.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_to(
@@ -269,7 +250,7 @@ pub unsafe extern "C" fn kvconn_send_to(
     let (endpoint, frames, conn, sequence, error) = unsafe {
         (
             Text::new("endpoint", endpoint),
-            Frames::apart(frames, frame_count),
+            Frames::separate(frames, frame_count),
             Out::new("conn", conn),
             Out::new("sequence", sequence),
             ErrorOut::new(error),
@@ -278,31 +259,17 @@ pub unsafe extern "C" fn kvconn_send_to(
     error.guard(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
 }
 
-/// Does the same as kvconn_send_to, with frames that lie one behind the other in one buffer.
+/// Like kvconn_send_to, with all frames one after the other in one buffer. Returns the statuses that all sends share,
+/// and those of kvconn_send_to.
 ///
-/// @param m             the manager.
-/// @param endpoint      the endpoint, in any spelling. A new dial uses the options that it remembers.
-/// @param buffer        the bytes of all frames; may be NULL when all sizes are 0.
+/// @param endpoint      as for kvconn_send_to.
+/// @param buffer        the bytes of all frames; may be NULL if all sizes are 0.
 /// @param sizes         the size of each frame in bytes.
-/// @param frame_count   how many sizes, which is how many frames: 1 to KVCONN_MAX_FRAMES.
-/// @param timeout_ms    as for kvconn_send_to.
-/// @param[out] conn     the connection that accepted it; may be NULL.
+/// @param frame_count   how many sizes (and frames): 1 to KVCONN_MAX_FRAMES.
+/// @param timeout_ms    as for kvconn_send.
+/// @param[out] conn     the connection that accepted the message; may be NULL.
 /// @param[out] sequence the message's number on that connection; may be NULL.
-/// @param error         details of a failure; may be NULL.
-/// @retval KVCONN_OK             it is accepted, in order behind what this thread sent before.
-/// @retval KVCONN_INVALID        the endpoint is malformed, there is no frame or too many, or buffer is NULL and not all sizes
-///     are 0.
-/// @retval KVCONN_STALE          there is no such manager.
-/// @retval KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; a dial goes on.
-/// @retval KVCONN_STALLED        it is full and has made no progress for at least timeout_ms; never with timeout 0.
-/// @retval KVCONN_BACKOFF        the last dial failed, was given up, or its connection was lost within a step: retry_after_ms says how
-///     long to wait. Not dialled.
-/// @retval KVCONN_CONNECT_FAILED the dial has failed.
-/// @retval KVCONN_PEER_LOST      the peer was lost during the call.
-/// @retval KVCONN_DISCONNECTED   the endpoint is fenced by a disconnect. Not dialled.
-/// @retval KVCONN_NODE_FAILED    the endpoint is fenced because its node failed. Not dialled.
-/// @retval KVCONN_LIMIT          max_endpoints, max_total_queued_bytes, the process's descriptors or its memory are used up; the
-///     message names it.
+/// @retval KVCONN_BACKOFF as for kvconn_send_to.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_send_packed_to(
@@ -329,26 +296,22 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
     error.guard(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
 }
 
-/// Waits until the peer's kernel has acknowledged messages of this connection.
+/// Waits until messages of this connection are acknowledged. "What arrived" says what an acknowledgement is worth.
 ///
-/// What is acknowledged a peer that goes on reading has, as long as the connection ends by KVCONN_ENDED_FIN. After a reset or a timeout,
-/// or when the peer closes its socket or is killed before it has read, what its kernel held may be gone.
-///
-/// @param conn              the connection.
-/// @param sequence          up to which message; 0 is all that were accepted until this call, which is KVCONN_OK when there are none.
-/// @param timeout_ms        how long to wait; 0 only looks. KVCONN_DEFAULT_TIMEOUT: the option send_timeout_ms.
-/// @param[out] acknowledged the sequence of the last message acknowledged whole, also when the wait or the connection ended
+/// @param sequence          the last message to wait for; 0 is the last one accepted so far.
+/// @param timeout_ms        how long to wait; 0 only looks.
+/// @param[out] acknowledged the sequence of the last acknowledged message, also set if the wait or the connection ended
 ///     first; KVCONN_UNKNOWN with KVCONN_UNSUPPORTED. May be NULL.
-/// @param error             details of a failure; may be NULL.
-/// @retval KVCONN_OK             they are acknowledged.
-/// @retval KVCONN_INVALID        no message of that sequence was accepted yet.
-/// @retval KVCONN_STALE          there is no such connection, or it ended too long ago to be remembered.
-/// @retval KVCONN_TIMEOUT        they are not all acknowledged yet.
-/// @retval KVCONN_PEER_LOST      the peer was lost before its kernel acknowledged them all.
-/// @retval KVCONN_DISCONNECTED   this process ended the connection before they were all acknowledged.
-/// @retval KVCONN_NODE_FAILED    its node failed before they were all acknowledged.
-/// @retval KVCONN_UNSUPPORTED    nobody can tell: an ipc endpoint, or acknowledgement is off.
+/// @retval KVCONN_OK           all messages up to sequence are acknowledged, or no message was accepted yet and
+///     sequence is 0.
+/// @retval KVCONN_INVALID      no message with this sequence was accepted yet.
+/// @retval KVCONN_TIMEOUT      some are not acknowledged yet.
+/// @retval KVCONN_PEER_LOST    the peer was lost before all of them were acknowledged.
+/// @retval KVCONN_DISCONNECTED this process ended the connection before all of them were acknowledged.
+/// @retval KVCONN_NODE_FAILED  the node failed before all of them were acknowledged.
+/// @retval KVCONN_UNSUPPORTED  unknown: an ipc endpoint, or the option acknowledgement is off.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn kvconn_flush(
     conn: kvconn_conn_t,
     sequence: u64,
@@ -362,7 +325,7 @@ pub unsafe extern "C" fn kvconn_flush(
         acknowledged.optional()?;
         let timeout = timeout("timeout_ms", timeout_ms)?;
         let (result, reached) = process()?.connection(ConnId(conn))?.flush(sequence, timeout);
-        // Exceptions from zero on failure: how far it came is known then as well, or that nobody can tell.
+        // Not zero on failure: the count is known then too, or it is unknown.
         match result.as_ref().map_err(|e| e.status) {
             Err(Status::Invalid) => {}
             Err(Status::Unsupported) => acknowledged.set(KVCONN_UNKNOWN),

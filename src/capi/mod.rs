@@ -1,112 +1,208 @@
-//! kvconn keeps the outbound ZeroMQ connections of an LLM inference engine: one PUSH socket for each remote rank, cached, and
-//! given up the moment the rank is gone. The peer is an ordinary libzmq PULL socket that knows nothing of kvconn. Nothing
-//! here waits for ever, nothing dials on its own, nothing is accepted for a peer that is not there, and what a peer's death
-//! costs is reported, exactly once.
+//! # At a glance
+//!
+//! kvconn keeps the outbound ZeroMQ connections of an LLM inference engine: one cached PUSH socket for each remote
+//! rank. The peer is an ordinary libzmq PULL socket that knows nothing of kvconn. Four calls do the main job:
+//!
+//! ```c
+//! // Returns the connection to "tcp://host:port" or "ipc://path"; dials if there is none.
+//! kvconn_status_t kvconn_connect(kvconn_manager_t m, const char *endpoint, const kvconn_options_t *options,
+//!                                int64_t wait_ms, kvconn_conn_t *conn, kvconn_error_t *error);
+//! // Sends one message, whole or not at all. An error means: not accepted, now or later.
+//! kvconn_status_t kvconn_send(kvconn_conn_t conn, const kvconn_frame_t *frames, size_t frame_count,
+//!                             int64_t timeout_ms, uint64_t *sequence, kvconn_error_t *error);
+//! // Ends the connection and forbids new dials. Never waits; threads blocked in a send return at once.
+//! kvconn_status_t kvconn_disconnect_endpoint(kvconn_manager_t m, const char *endpoint, kvconn_error_t *error);
+//! // A remote instance died: ends all its connections in one step, and reports its requests in flight.
+//! kvconn_status_t kvconn_handle_failure(kvconn_node_t node, const char *reason, kvconn_failure_t **failure,
+//!                                       kvconn_error_t *error);
+//! ```
+//!
+//! Everything else:
+//!
+//! ```text
+//! Messages       kvconn_send_to                send to an endpoint, whichever life of the peer is there
+//!                kvconn_send_packed            kvconn_send with all frames in one buffer
+//!                kvconn_send_packed_to         kvconn_send_to with all frames in one buffer
+//!                kvconn_send_batch             one message to each of many connections, under one deadline
+//!                kvconn_send_owned             send without copying
+//!                kvconn_wait_released          wait until the buffers of kvconn_send_owned are free again
+//!                kvconn_flush                  wait until messages are acknowledged
+//! Connections    kvconn_disconnect             end one connection; the next kvconn_send_to dials again
+//!                kvconn_disconnect_all         end everything in a manager
+//!                kvconn_connection_info        state, counts and end of a connection
+//!                kvconn_connections            list the live connections
+//!                kvconn_find                   find the live connection to an endpoint
+//! Nodes          kvconn_node_open              begin the life of a remote instance
+//!                kvconn_node_add_endpoints     register its endpoints
+//!                kvconn_node_remove_endpoints  take endpoints away from it
+//!                kvconn_node_track_request     note that a request is in flight on it
+//!                kvconn_node_untrack_request   note that the request is done
+//!                kvconn_node_report_health     report a health probe; some failures in a row fail the node
+//!                kvconn_node_find              find the live node of a name
+//!                kvconn_node_info              state and counts of a node
+//! Failures       kvconn_take_failure           take a failure report that no call returned
+//!                kvconn_failure_node, kvconn_failure_name, kvconn_failure_reason, kvconn_failure_time_ms
+//!                kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
+//!                kvconn_failure_requests, kvconn_failure_free                read a report, and free it
+//! Events         kvconn_next_event             take the next event: READY, PEER_LOST, STALLED ...
+//!                kvconn_event_fd               a descriptor for poll or epoll
+//! Settings       kvconn_options_new, kvconn_options_set, kvconn_options_free      a set of options
+//!                kvconn_configure              change a manager's settings
+//! Managers       kvconn_manager_create, kvconn_manager_destroy                    an independent set of endpoints
+//!                kvconn_shutdown               end kvconn in this process
+//! Observing      kvconn_describe               describe a manager as text
+//!                kvconn_metrics_text           metrics for Prometheus
+//!                kvconn_dump                   describe everything from a debugger
+//!                kvconn_set_log                send the log to a function
+//! Library        kvconn_version, kvconn_abi_version, kvconn_has                   what was loaded
+//!                kvconn_status_name, kvconn_strerror                              the name and the meaning of a status
+//! ```
 //!
 //! ## Example
 //!
+//! A node with one endpoint, a message, and what to do when the peer dies.
+//!
 //! ```c
+//! // Read an error before the next call: every call overwrites it, and a success clears it.
 //! kvconn_error_t error = KVCONN_ERROR_INIT;
+//! kvconn_node_t node;
 //! kvconn_conn_t conn;
-//! if (kvconn_connect(KVCONN_DEFAULT, "tcp://10.0.0.7:5557", NULL, 3000, &conn, &error) != KVCONN_OK) {
+//! const char *const endpoints[] = {"tcp://10.0.0.7:5557"};
+//! if (kvconn_node_open(KVCONN_DEFAULT, "prefill-0", &node, NULL, &error) != KVCONN_OK ||
+//!     kvconn_node_add_endpoints(node, endpoints, 1, NULL, &error) != KVCONN_OK ||
+//!     kvconn_node_track_request(node, 17, &error) != KVCONN_OK ||
+//!     kvconn_connect(KVCONN_DEFAULT, endpoints[0], NULL, 3000, &conn, &error) != KVCONN_OK) {
 //!     fprintf(stderr, "%s: %s\n", kvconn_status_name(error.status), error.message);
 //!     return 1;
 //! }
-//! kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}};
-//! if (kvconn_send(conn, frames, 2, KVCONN_DEFAULT_TIMEOUT, NULL, &error) != KVCONN_OK) {
-//!     // Not accepted, now or later: the message can be sent again, here or elsewhere.
+//! const kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}};
+//! const kvconn_status_t status = kvconn_send(conn, frames, 2, KVCONN_DEFAULT_TIMEOUT, NULL, &error);
+//! if (status != KVCONN_OK) { // Not accepted: the message can be sent again, here or to another node.
+//!     fprintf(stderr, "%s: %s\n", kvconn_status_name(error.status), error.message);
 //! }
-//! kvconn_disconnect(conn, NULL);
+//! if (status == KVCONN_PEER_LOST) { // The rank is gone: fail its whole node.
+//!     kvconn_failure_t *failure = NULL;
+//!     uint64_t requests[64];
+//!     size_t count = 0;
+//!     if (kvconn_handle_failure(node, error.message, &failure, NULL) == KVCONN_OK &&
+//!         kvconn_failure_requests(failure, requests, 64, &count, NULL) == KVCONN_OK) {
+//!         printf("%zu requests were in flight; the first is %llu\n", count, (unsigned long long)requests[0]);
+//!     }
+//!     kvconn_failure_free(failure);
+//! }
 //! ```
+//!
+//! The long text begins here: what the words mean, and the rules that hold for every call.
 //!
 //! ## Words
 //!
-//! - endpoint: where a peer rank listens, "tcp://host:port" or "ipc://path". Spellings of one address are one endpoint; a
-//!   name and its address are two.
-//! - connection: one life of one PUSH socket to one endpoint, named by a kvconn_conn_t. A redial is a new connection.
-//! - node: one life of a peer instance (one run of a prefill server), named by a kvconn_node_t. It owns endpoints and requests.
+//! - endpoint: where a peer rank listens, "tcp://host:port" or "ipc://path". Different spellings of one address are one
+//!   endpoint. A name and its address are two endpoints.
+//! - connection: one PUSH socket to one endpoint, from its dial to its end, named by a kvconn_conn_t. A redial makes a
+//!   new one.
+//! - node: one life of a peer instance, such as one run of a prefill server, named by a kvconn_node_t. It owns
+//!   endpoints and requests.
 //! - request: the caller's 64-bit id of work in flight on a node.
-//! - sequence: the number of a message on its connection: 1, 2, 3 …
+//! - sequence: the number of a message on its connection: 1, 2, 3 ...
 //! - accepted: libzmq has taken the message. It is not delivered yet.
-//! - acknowledged: the peer's kernel has acknowledged every byte of the message (TCP).
-//! - unacknowledged: accepted, and not acknowledged when the connection ended: the peer may have got it in the last round trip,
-//!   or not. Sending it again gives at-least-once.
-//! - fence: an endpoint that must not be dialled until it is connected or registered again; after kvconn_handle_failure only
-//!   registration in a live node lifts it.
-//! - manager: an independent set of endpoints, nodes, fences, events and settings.
+//! - acknowledged: the kernel at the other end of the TCP connection has acknowledged every byte of the message. "What
+//!   arrived" below says what this is worth.
+//! - unacknowledged: accepted, but not acknowledged when the connection ended. The peer may or may not have the
+//!   message.
+//! - in flight: accepted, not acknowledged yet, and the connection lives.
+//! - fence: a mark on an endpoint that forbids dialling it.
+//! - manager: an independent set of endpoints, nodes, fences, events and settings. KVCONN_DEFAULT always exists.
 //!
 //! ## Errors
 //!
-//! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. Its last parameter takes the
-//! details and may be NULL. An error means that nothing was done: nothing was accepted, nothing half-made is left, and the
-//! out-parameters are zero. Exceptions are stated: KVCONN_PARTIAL, which only a batch returns, and KVCONN_TIMEOUT of kvconn_connect,
-//! whose dial goes on, and of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy, which have ended everything all the
-//! same. The numbers are frozen.
+//! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. The numbers are frozen. The
+//! last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
+//! half-done, and the out-parameters are zero. There are three exceptions:
 //!
-//! Two statuses can come from every function that takes an error, and the descriptions do not repeat them: KVCONN_SHUTDOWN
-//! after kvconn_shutdown (but not from kvconn_options_set, kvconn_set_log, kvconn_dump and those that read a report), and
-//! KVCONN_INTERNAL for a defect.
-//! KVCONN_INVALID also comes for a NULL where none is allowed, text that is not UTF-8 or longer than 4096 bytes, a timeout
-//! below -1, a pointer that is not aligned for its type, and when a KVCONN_ environment variable cannot be used; the message
-//! names it.
+//! - KVCONN_PARTIAL of kvconn_send_batch: some items were accepted.
+//! - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
+//! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
+//!   some message was not acknowledged, or some socket not closed, in time.
 //!
-//! ## Structs
+//! These statuses are not repeated with each function:
 //!
-//! A struct that kvconn fills begins with struct_size. The caller sets it to sizeof the struct, most easily with the INIT macro
-//! that stands behind each; kvconn writes no byte beyond it, and leaves it as it is. So a program built against an older
-//! header works with a newer library. A struct_size below that of the first version is KVCONN_INVALID; a kvconn_error_t with
-//! one is just not filled. Texts inside structs end with NUL and are cut between characters when they do not fit.
+//! - KVCONN_STALE, if the function takes an id (m, conn, node) and it is 0, was never given out, or is no longer
+//!   remembered.
+//! - KVCONN_SHUTDOWN after kvconn_shutdown. Exceptions: kvconn_options_set, kvconn_set_log, kvconn_dump, and reading a
+//!   report.
+//! - KVCONN_INTERNAL for a defect in kvconn.
+//!
+//! KVCONN_INVALID is listed with its special reasons. Its common reasons are: a NULL where none is allowed, a text that
+//! is not UTF-8 or longer than 4096 bytes, a timeout below -1, a misaligned pointer, and a KVCONN_ environment variable
+//! that cannot be used. The message names the argument.
+//!
+//! ## Structs and enums
+//!
+//! A struct that kvconn fills begins with struct_size. Set it to sizeof the struct; the INIT macro behind each struct
+//! does that. kvconn does not change it and writes no byte beyond it, so a program that was built with an older header
+//! works with a newer library. A size smaller than the first version's is KVCONN_INVALID; a kvconn_error_t with such a
+//! size is not filled. Texts in structs end with NUL. A text that is too long is cut between two characters.
+//!
+//! Each kvconn_..._t that stands for an enum is an int32_t, whatever the compiler makes of the enum. A cast lets the
+//! compiler check a switch, and lets gdb print the name: switch ((enum kvconn_event_kind)event.kind). A newer library
+//! may return other numbers; keep a default path after the switch.
 //!
 //! ## Ownership
 //!
-//! What a caller passes in is read during the call only, and may be freed or changed after it: texts, frames, options; but for
-//! the buffers of kvconn_send_owned, which are lent. Texts
-//! that a function returns are static, or belong to the object they were asked from. Objects (options, failure reports) belong
-//! to the caller, who frees each once; free takes NULL. Ids need no freeing: they are numbers, never reused, and one that
-//! means nothing any more gets KVCONN_STALE. Out-parameters may be NULL only where the description says so.
+//! Inputs (texts, frames, options) are read only during the call. Exception: kvconn_send_owned keeps its buffers until
+//! it releases them. A returned text is static, or lives as long as its object. Objects (options, failure reports)
+//! belong to the caller: free each once. Freeing NULL does nothing. Ids are plain numbers, never reused; they need no
+//! freeing. Out-parameters must not be NULL, unless the description allows it.
 //!
 //! ## Threads
 //!
-//! Every function may be called from every thread at any time, also while other threads wait in calls on the same connection;
-//! a disconnect or failure wakes those with the reason. Exceptions: one kvconn_options_t must not be changed or freed while
-//! another thread uses it, and one kvconn_failure_t not freed. No function may be called from a signal handler. Messages of one
-//! thread to one connection stay in order. kvconn's own threads block all signals and run none of the caller's code, except
-//! the log function and the release functions of kvconn_send_owned.
+//! Every function may be called from any thread at any time, even while other threads wait in calls on the same
+//! connection. A disconnect or a failure wakes those threads and gives them the reason. Exceptions: while one thread
+//! changes or frees a kvconn_options_t, or frees a kvconn_failure_t, no other thread may use it. Do not call kvconn
+//! from a signal handler. One thread's messages to one connection stay in order. kvconn's own threads block all
+//! signals. They run no code of the caller, except the log function and the release functions of kvconn_send_owned. A
+//! thread that calls kvconn needs a stack of at least 64 KiB, plus what its own code uses.
 //!
 //! ## Timeouts
 //!
-//! Timeouts are milliseconds on the monotonic clock. 0 means do not wait; KVCONN_DEFAULT_TIMEOUT (-1) means the configured
-//! default, named with each function. There is no infinite wait; more than a year counts as a year. Signals do not end a wait.
-//! A timeout bounds the waiting, and a call does little else. The exception is a send's copy of its frames, which takes as long as
-//! the memory does: for 256 MiB some tenths of a second, also with timeout 0.
+//! Timeouts are milliseconds on the monotonic clock. 0 does not wait. KVCONN_DEFAULT_TIMEOUT (-1) is the option
+//! send_timeout_ms, unless the function names another default. There is no infinite wait: more than a year counts as a
+//! year. Signals do not end a wait. A timeout bounds waiting; copying the frames takes additional time (some tenths of a
+//! second for 256 MiB).
 //!
 //! ## Which send
 //!
-//! kvconn_send on a connection id is for what depends on what this peer got before (metadata after its registration): it
-//! never reaches another life of the peer. kvconn_send_to on an endpoint is for messages that stand alone (status, abort).
-//! kvconn_send_batch is for many ranks at once: kvconn_send on each of many connections, in parallel.
+//! - kvconn_send takes a connection id. Use it for messages that depend on what this peer got before, such as metadata
+//!   after a registration. It never reaches another life of the peer.
+//! - kvconn_send_to takes an endpoint. Use it for messages that stand alone, such as a status or an abort.
+//! - kvconn_send_batch sends to many ranks at once: kvconn_send on each of many connections, in parallel.
 //!
 //! ## What arrived
 //!
-//! When a connection ends, kvconn says which sequence was the last acknowledged; what lies between that and the last accepted
-//! is unacknowledged and can be sent again. Every message up to acknowledged was in the peer's kernel, and a peer that goes on
-//! reading has it, as long as the connection ended by FIN; after a reset or a timeout, or when the peer is killed before reading,
-//! what its kernel held may be gone: the report says how the connection ended (ended_by, one of KVCONN_ENDED_…).
-//! A peer that closes its socket before it has read everything does not go on reading: libzmq drops what it holds. To leave without
-//! loss it half-closes, reads on until the other side has hung up too, and exits. After kvconn's own
-//! disconnect the kernel may still deliver unacknowledged bytes late. Where the platform cannot tell, kvconn says "unknown"
-//! (KVCONN_UNKNOWN): on ipc endpoints, with acknowledgement off, and on kernels before 4.1.
-//! kvconn_flush waits until messages are acknowledged. After kvconn_shutdown kvconn_connection_info returns KVCONN_SHUTDOWN as
-//! everything does: who still wants to know calls kvconn_disconnect_all first, which leaves the endings to be asked for.
+//! When a connection ends, kvconn reports the last acknowledged sequence. Messages after it, up to the last accepted
+//! one, are unacknowledged. Send them again if you need at-least-once delivery; the peer may then get some of them
+//! twice.
 //!
-//! A peer that sends ZMTP heartbeats gets an answer to each, and the kernel counts those among our bytes; how many they are is
-//! taken from what the peer sent. For a libzmq peer that is exact. Of a peer of another kind, whose PINGs carry a context,
-//! acknowledged may be behind for as long as the connection lives; and until kvconn has noticed what they are, which it does when
-//! libzmq has written all that was accepted, ahead by less than a sixth of the bytes of those PINGs.
+//! Acknowledged means that the kernel at the other end of our TCP connection had every byte. Three things can still go
+//! wrong:
+//!
+//! - A proxy, sidecar or port-forward in between acknowledges in the peer's place. The peer may never get the message.
+//! - The peer may reject what it has read, for example a message above its ZMQ_MAXMSGSIZE.
+//! - The peer must still read it. It can do so if the connection ended by FIN (ended_by is KVCONN_ENDED_FIN) and the
+//!   peer keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
+//!   everything, and may be lost after a reset or a timeout. A peer that leaves without loss half-closes, reads to the
+//!   end, and then exits.
+//!
+//! After kvconn's own disconnect the kernel may still deliver unacknowledged bytes. The count is KVCONN_UNKNOWN where
+//! the platform cannot tell: on ipc endpoints, with the option acknowledgement=off, and on kernels before 4.1.
+//! docs/limits.md says how exact the count is with peers that send ZMTP heartbeats.
+//!
+//! kvconn_flush waits until messages are acknowledged. If you need the final counts at the end of the process, call
+//! kvconn_disconnect_all first: they stay readable until kvconn_shutdown.
 //!
 //! ## When an endpoint is dialled
 //!
-//! kvconn dials only inside a call, and what it does depends on how the last connection ended:
+//! kvconn dials only inside a call. What a call does depends on how the last connection ended:
 //!
 //! ```text
 //! how the last connection ended      kvconn_send_to         kvconn_connect         lifted by
@@ -118,55 +214,52 @@
 //!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
 //!   kvconn_node_remove_endpoints
 //! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
-//!                                                                                  in a live life, nothing else
+//!                                                                                  in a live node, nothing else
 //! ```
 //!
-//! After a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, with retry_after_ms and the errno of
-//! the failure, until one step is over: 100 ms, doubling with each failure up to 2 s (options backoff_ms, backoff_max_ms). A dial
-//! that the caller gives up before it is READY, by any kind of disconnect, uses up its step as well, counted from the dial's
-//! start; the next step is no longer than that one, and the errno is 0. PEER_LOST of a connection that was READY for less than a
-//! step counts as a failed dial, so that a peer that lets in and hangs up is not dialled in a storm.
-//! Registering an endpoint in a life of a node that is newer than any that registered it before resets the steps, and so does a
-//! connection that was READY for longer than a step. One dial tries every address that a name resolves to, in order, within
-//! connect_timeout_ms.
+//! Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
+//! A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
+//! when to call again; os_errno says why the dial failed. A dial that was given up counts as a failed one. So does a
+//! connection that was lost soon after READY, so a peer that accepts and immediately closes is not redialled in a tight
+//! loop. Registering an endpoint in a new life of its node resets the steps. One dial tries every address of a name
+//! within connect_timeout_ms.
 //!
 //! ## A full connection
 //!
-//! A send that finds the queue full waits until its deadline (KVCONN_TIMEOUT), as long as the connection makes progress. When
-//! there was no progress for at least the send's own timeout, it returns KVCONN_STALLED at once instead: a thread that sends to
-//! many peers loses one timeout to a stuck one, not one per message. KVCONN_STALLED also comes later than at once, when that patience
-//! runs out during the wait. With a timeout of 0 a full connection is always KVCONN_TIMEOUT.
+//! A connection is full when libzmq's queue is full (option send_hwm, in messages), or when max_queued_bytes (256 MiB)
+//! are in flight. A larger single message is accepted when nothing else is in flight. All connections of the process
+//! share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
 //!
-//! A connection is full when libzmq's queue is (option send_hwm, in messages), and when max_queued_bytes (256 MiB) are on the way:
-//! accepted, and not yet acknowledged by the peer's kernel. These are bytes on the wire; in memory libzmq needs about 64 more for each
-//! frame. A single larger message goes when nothing else is on the way. All
-//! connections of the process together may have max_total_queued_bytes (2 GiB) on the way; a send beyond that is KVCONN_LIMIT at once.
+//! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. But if the connection has
+//! made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once, or as soon as that
+//! becomes true while it waits. So a thread that sends to many peers loses one timeout to a stuck peer, not one for each
+//! message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! ## Idle connections
 //!
-//! With the option idle_timeout_ms a connection that nothing was sent over for so long, and whose messages are all acknowledged, is
-//! closed; with evict_idle the idlest one makes room when max_endpoints is reached. It ends as EVICTED. Nothing is fenced: the
-//! next kvconn_send_to or kvconn_connect dials again. A connection with an unacknowledged message is never evicted.
+//! The options idle_timeout_ms and evict_idle close idle connections, which end as EVICTED. A connection with an
+//! unacknowledged message is never evicted. The endpoint is not fenced: the next kvconn_send_to or kvconn_connect dials.
 //!
 //! ## fork and exit
 //!
-//! A forked child starts empty: every id of the parent is KVCONN_STALE there, new connects work, the parent is undisturbed. As
-//! after every fork, the child holds the parent's descriptors until it calls exec or ends: while it lives, a peer does not see
-//! that the parent has died, because no FIN leaves. Fork before the first connection or call exec; a child that does neither
-//! closes what it does not need, with close_range(3, ~0U, 0) for example, before it calls kvconn.
-//! A release function must not return in a child that it forked: the child would end there.
+//! A forked child starts empty: ids of the parent are KVCONN_STALE there, new connects work, and the parent is
+//! undisturbed. The child also holds the parent's descriptors until it calls exec or ends. If the parent dies before
+//! that, its peers do not notice, because the child keeps the sockets open. So fork before the first connection, or
+//! call exec. A child that does neither should close the descriptors that it does not need before it calls kvconn, for
+//! example with close_range(3, ~0U, 0).
 //!
-//! A program may return from main, or exit, at any time. If release functions may still run then, it calls kvconn_shutdown first: they
-//! must not touch what its exit destroys.
-//! kvconn installs no signal handler and no exit hook that waits; unloading the library with dlclose is safe and does nothing.
+//! A program may return from main or exit at any time. Exception: release functions that touch what exit destroys; call
+//! kvconn_shutdown first. kvconn installs no signal handler and no exit hook that waits. dlclose is safe and unloads
+//! nothing.
 
-// C names are used as they are, so that one search finds both sides. What a pointer must satisfy is said once, for C, in the
-// chapters above and with each parameter, not again under "Safety".
+// C names are used as they are, so that one search finds both sides. The chapters above and each parameter say what a
+// pointer must satisfy, so there are no "Safety" sections.
 #![allow(non_camel_case_types, clippy::missing_safety_doc)]
 // The comments are written for the header, in doxygen's words.
 #![allow(rustdoc::broken_intra_doc_links, rustdoc::invalid_html_tags)]
 
 mod guard;
+mod pointers;
 mod strings;
 
 mod batch;

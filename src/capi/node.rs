@@ -1,20 +1,28 @@
 //! # Nodes
 //!
-//! A node is one life of a peer instance, begun by kvconn_node_open and ended by kvconn_handle_failure (or by what leads to it).
-//! It owns endpoints and requests. Its end takes all of them away in one step; a call that comes late, with the id of a life
-//! that is over, changes nothing and gets KVCONN_NODE_FAILED. The next life of the same name has a new id.
+//! A node is one life of a peer instance. kvconn_node_open begins it; kvconn_handle_failure, or an event that leads to
+//! it, ends it. The node owns endpoints and requests; its end takes all of them away in one step. A late call with the
+//! id of an ended life changes nothing. The next life of the same name has a new id.
+//!
+//! ## Statuses that all node calls share
+//!
+//! ```text
+//! KVCONN_DISCONNECTED   kvconn_disconnect_all has ended this life of the node. Nothing changed.
+//! KVCONN_NODE_FAILED    this life of the node has failed. Nothing changed.
+//! ```
 
 use std::ffi::c_char;
 
-use super::guard::{Array, ErrorOut, Filled, Out, OutStruct, count32, milliseconds, process};
+use super::guard::{ErrorOut, count32, milliseconds, process};
 use super::options::{OptionsIn, kvconn_options_t};
+use super::pointers::{Array, Filled, Out, OutStruct};
 use super::strings::{Text, inline};
 use super::types::{KVCONN_TEXT_SIZE, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t};
 use crate::error::Result;
 use crate::ids::{ManagerId, NodeId};
 use crate::manager::nodes::NodeInfo;
 
-/// The most endpoints that one call takes.
+/// The largest number of endpoints in one call.
 pub const KVCONN_MAX_ENDPOINTS_PER_CALL: usize = 65536;
 
 /// What is known about a node; start it with KVCONN_NODE_INFO_INIT.
@@ -23,21 +31,21 @@ pub const KVCONN_MAX_ENDPOINTS_PER_CALL: usize = 65536;
 pub struct kvconn_node_info_t {
     /// sizeof(kvconn_node_info_t), set by the caller.
     pub struct_size: u32,
-    /// KVCONN_OK while it lives, else why it is over: KVCONN_NODE_FAILED or KVCONN_DISCONNECTED.
+    /// KVCONN_OK while it lives, else KVCONN_NODE_FAILED or KVCONN_DISCONNECTED.
     pub status: kvconn_status_t,
-    /// How many endpoints it owns; 0 once it is over.
+    /// The number of endpoints that it owns; 0 after its end.
     pub endpoints: u32,
-    /// How many unhealthy reports came since the last healthy one.
+    /// The number of unhealthy reports since the last healthy one.
     pub failures_in_row: u32,
     /// The node.
     pub node: kvconn_node_t,
-    /// How many requests are tracked on it; 0 once it is over.
+    /// The number of requests tracked on it; 0 after its end.
     pub requests: u64,
-    /// Milliseconds that it has lived, or lived until it was over.
+    /// Milliseconds that it has lived, or lived until its end.
     pub age_ms: i64,
     /// Its name.
     pub name: [c_char; KVCONN_TEXT_SIZE],
-    /// Why it failed; while it lives, what the last unhealthy report said, "" when the last was healthy.
+    /// Why it failed. While it lives: the last report's reason if that was unhealthy, else "".
     pub reason: [c_char; KVCONN_TEXT_SIZE],
 }
 
@@ -62,17 +70,15 @@ impl From<NodeInfo> for kvconn_node_info_t {
     }
 }
 
-/// Gives the live node of that name, or begins a new life with no endpoints and no requests. The only call that begins one.
+/// Returns the live node of a name. If there is none, begins a new life without endpoints and requests; no other call
+/// does that.
 ///
-/// @param m            the manager.
 /// @param name         the name of the instance: 1 to 255 bytes of UTF-8, compared exactly.
 /// @param[out] node    the node.
-/// @param[out] created 1 when this call began the life, else 0; may be NULL.
-/// @param error        details of a failure; may be NULL.
+/// @param[out] created 1 if this call began the life, else 0; may be NULL.
 /// @retval KVCONN_OK      the node lives.
 /// @retval KVCONN_INVALID the name is empty or too long.
-/// @retval KVCONN_STALE   there is no such manager.
-/// @retval KVCONN_LIMIT   max_nodes is reached, by live nodes and failure reports that nobody took.
+/// @retval KVCONN_LIMIT   max_nodes is reached, by live nodes and failure reports that were not taken.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_open(
@@ -99,13 +105,10 @@ pub unsafe extern "C" fn kvconn_node_open(
 
 /// Finds the live node of a name.
 ///
-/// @param m         the manager.
 /// @param name      the name.
 /// @param[out] node the node.
-/// @param error     details of a failure; may be NULL.
 /// @retval KVCONN_OK        there is one.
 /// @retval KVCONN_INVALID   the name is empty or too long.
-/// @retval KVCONN_STALE     there is no such manager.
 /// @retval KVCONN_NOT_FOUND there is none now.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_find(
@@ -124,14 +127,11 @@ pub unsafe extern "C" fn kvconn_node_find(
     })
 }
 
-/// Tells what is known about a node, also after it is over: the last 4096 of a manager are remembered.
+/// Returns what is known about a node. The last 4096 ended nodes of a manager are remembered.
 ///
-/// @param node      the node.
-/// @param[out] info what is known; its struct_size is set by the caller.
-/// @param error     details of a failure; may be NULL.
-/// @retval KVCONN_OK      info is filled; info->status says whether and why it is over.
+/// @param[out] info what is known. Set its struct_size before the call.
+/// @retval KVCONN_OK      info is filled; info->status says whether and why the node has ended.
 /// @retval KVCONN_INVALID info->struct_size is not set.
-/// @retval KVCONN_STALE   there is no such node, or it was over too long ago to be remembered.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_info(
     node: kvconn_node_t,
@@ -147,22 +147,18 @@ pub unsafe extern "C" fn kvconn_node_info(
     })
 }
 
-/// Registers endpoints with a node: all of them or, on an error, none. Dials nothing. Lifts every fence on them, and resets
-/// their backoff when this life is newer than any that registered them before. An endpoint may belong to several nodes, and may be
-/// registered again.
+/// Registers endpoints with a node: all of them, or none on an error. Dials nothing. Lifts every fence on them. Resets
+/// their backoff if this life is newer than any that registered them before. An endpoint may belong to several nodes,
+/// and may be registered again. Returns the statuses that all node calls share, and those below.
 ///
-/// @param node      the node.
-/// @param endpoints the endpoints; NULL when count is 0.
+/// @param endpoints the endpoints; may be NULL if count is 0.
 /// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
-/// @param options   settings that every later dial to them uses; NULL for those they remember, else the configured ones.
-/// @param error     details of a failure; may be NULL. Its endpoint names the one that was refused.
-/// @retval KVCONN_OK           they are registered.
-/// @retval KVCONN_INVALID      an endpoint is malformed, or an option does not belong here.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node is over.
-/// @retval KVCONN_CONFLICT     a live connection to one of them has other options.
-/// @retval KVCONN_LIMIT        max_endpoints would be exceeded.
+/// @param options   settings for later dials to them; NULL for those that they remember, else the configured ones.
+/// @param error     its endpoint names the one that was refused.
+/// @retval KVCONN_OK       the endpoints are registered.
+/// @retval KVCONN_INVALID  an endpoint is malformed, or an option does not belong here.
+/// @retval KVCONN_CONFLICT a live connection to one of them has other options.
+/// @retval KVCONN_LIMIT    max_endpoints would be exceeded.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_add_endpoints(
@@ -182,18 +178,14 @@ pub unsafe extern "C" fn kvconn_node_add_endpoints(
     })
 }
 
-/// Takes endpoints away from a node, ends their connections and fences them, as kvconn_disconnect_endpoint does. One that
-/// another live node also owns keeps its connection and gets no fence; one that the node does not own is skipped.
+/// Takes endpoints away from a node, ends their connections and fences them, as kvconn_disconnect_endpoint does. If
+/// another live node also owns an endpoint, it keeps its connection and gets no fence. An endpoint that the node does
+/// not own is skipped. Returns the statuses that all node calls share, and those below.
 ///
-/// @param node      the node.
-/// @param endpoints the endpoints; NULL when count is 0.
+/// @param endpoints the endpoints; may be NULL if count is 0.
 /// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
-/// @param error     details of a failure; may be NULL.
-/// @retval KVCONN_OK           none of them is the node's any more.
-/// @retval KVCONN_INVALID      an endpoint is malformed; none was taken away.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node is over.
+/// @retval KVCONN_OK      the node owns none of them any more.
+/// @retval KVCONN_INVALID an endpoint is malformed. None was taken away.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_node_remove_endpoints(
     node: kvconn_node_t,
@@ -218,17 +210,14 @@ unsafe fn texts<'a>(array: &Array<'a, *const c_char>) -> Result<Vec<&'a str>> {
     array.iter().map(|start| unsafe { Text::new("an element of endpoints", *start) }.required()).collect()
 }
 
-/// Notes that a request is in flight on a node; it comes out in the failure report if the node fails before
-/// kvconn_node_untrack_request. Works before the node has any endpoint. Tracking a request twice is tracking it once.
+/// Notes that a request is in flight on a node. If the node fails before kvconn_node_untrack_request, the failure
+/// report lists the request. The node needs no endpoint for this. Tracking a request twice is tracking it once. Returns
+/// the statuses that all node calls share, and those below.
 ///
-/// @param node    the node.
 /// @param request any number of the caller's.
-/// @param error   details of a failure; may be NULL.
-/// @retval KVCONN_OK           it is tracked.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node is over: the request is in no report and must be failed by the caller.
-/// @retval KVCONN_LIMIT        max_requests is reached, by live nodes and failure reports that nobody took.
+/// @retval KVCONN_OK          the request is tracked.
+/// @retval KVCONN_NODE_FAILED the node has failed. No report lists this request: the caller must fail it.
+/// @retval KVCONN_LIMIT       max_requests is reached, by live nodes and failure reports that were not taken.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_node_track_request(
@@ -241,18 +230,15 @@ pub unsafe extern "C" fn kvconn_node_track_request(
     error.guard(|| process()?.node(NodeId(node))?.node_track_request(NodeId(node), request))
 }
 
-/// Notes that a request is done. When was_tracked is 0 or the call fails, the request was never tracked or its failure has been
-/// or will be reported: it is not both done and failed.
+/// Notes that a request is done. Look at was_tracked: if it is 0, or the call fails, the request was never tracked, or
+/// a failure report lists it. So a request is never both done and failed. Returns the statuses that all node calls
+/// share.
 ///
-/// @param node             the node.
 /// @param request          the number.
-/// @param[out] was_tracked 1 when it was tracked until now, else 0; may be NULL.
-/// @param error            details of a failure; may be NULL.
-/// @retval KVCONN_OK           it is not tracked any more.
-/// @retval KVCONN_STALE        there is no such node.
-/// @retval KVCONN_DISCONNECTED kvconn_disconnect_all has forgotten the node.
-/// @retval KVCONN_NODE_FAILED  this life of the node is over.
+/// @param[out] was_tracked 1 if the request was tracked until now, else 0; may be NULL.
+/// @retval KVCONN_OK the request is not tracked any more.
 #[unsafe(no_mangle)]
+#[must_use]
 pub unsafe extern "C" fn kvconn_node_untrack_request(
     node: kvconn_node_t,
     request: u64,

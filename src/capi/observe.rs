@@ -1,6 +1,6 @@
 //! # Observing
 //!
-//! For people and debuggers; programs use the functions above.
+//! For people and debuggers. Programs use the functions above.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
@@ -14,16 +14,14 @@ use crate::log::{Level, Sink};
 use crate::manager::Manager;
 use crate::observe::describe;
 
-/// Describes a manager in text: connections with states and ages, nodes, last errors, fences, backoff. The form may change.
+/// Describes a manager as text: settings and their sources, connections with states and ages, nodes, the last losses
+/// with their counts, fences, backoff. The form may change.
 ///
-/// @param m           the manager.
-/// @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0.
+/// @param[out] buffer the text with a NUL, cut if it does not fit. May be NULL if capacity is 0.
 /// @param capacity    the size of buffer in bytes.
-/// @param[out] needed the size that the whole text needs, its NUL included; when that is more than capacity, the text is cut.
-///     May be NULL.
-/// @param error       details of a failure; may be NULL.
-/// @retval KVCONN_OK    buffer and needed are set, also when the text was cut.
-/// @retval KVCONN_STALE there is no such manager.
+/// @param[out] needed the size of the whole text with its NUL. If this is more than capacity, the text is cut. May be
+///     NULL.
+/// @retval KVCONN_OK buffer and needed are set, even if the text was cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_describe(
     m: kvconn_manager_t,
@@ -37,22 +35,20 @@ pub unsafe extern "C" fn kvconn_describe(
     error.guard(|| give(m, &buffer, |manager| Ok(manager.describe())))
 }
 
-/// Writes the metrics of a manager as OpenMetrics text, to be served to Prometheus and the like as
-/// "application/openmetrics-text; version=1.0.0; charset=utf-8". docs/metrics.md lists them. What the process has one of, such
-/// as descriptors, is in the text of manager KVCONN_DEFAULT only. Option metrics_endpoints adds series for single endpoints.
+/// Writes the metrics of a manager as OpenMetrics text, for Prometheus and others to scrape as
+/// "application/openmetrics-text; version=1.0.0; charset=utf-8". docs/metrics.md lists them. Metrics of the process,
+/// such as descriptors, are in the text of KVCONN_DEFAULT only. The option metrics_endpoints adds series for single
+/// endpoints.
 ///
-/// Made for one scrape every few seconds. It takes some microseconds for each live connection, waits for no peer, and holds
-/// up no other call.
+/// Made for one scrape every few seconds: it takes some microseconds for each live connection. It waits for no peer and
+/// delays no other call.
 ///
-/// @param m           the manager.
-/// @param[out] buffer the text, ended with NUL, cut when it does not fit; NULL when capacity is 0. A whole text ends with
+/// @param[out] buffer the text with a NUL, cut if it does not fit. May be NULL if capacity is 0. A whole text ends with
 ///     "# EOF".
 /// @param capacity    the size of buffer in bytes.
-/// @param[out] needed the size that the whole text needs, its NUL included; when that is more than capacity, the text is cut.
-///     The next text may need more. May be NULL.
-/// @param error       details of a failure; may be NULL.
-/// @retval KVCONN_OK    buffer and needed are set, also when the text was cut.
-/// @retval KVCONN_STALE there is no such manager.
+/// @param[out] needed the size of the whole text with its NUL. If this is more than capacity, the text is cut. The next
+///     text may need more. May be NULL.
+/// @retval KVCONN_OK buffer and needed are set, even if the text was cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_metrics_text(
     m: kvconn_manager_t,
@@ -74,14 +70,14 @@ fn give(m: kvconn_manager_t, buffer: &Buffer, text: impl FnOnce(&Manager) -> Res
     Ok(())
 }
 
-/// Writes the descriptions of all managers to a descriptor. Made for a debugger on a process that hangs ("call
-/// kvconn_dump(2, 0)"): it waits for no lock, leaves out what it could not get without waiting, and works after kvconn_shutdown too.
+/// Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs: "call
+/// (int)kvconn_dump(2, (void*)0)". Waits for no lock and leaves out what it cannot get without waiting. Also works after
+/// kvconn_shutdown. Raises no SIGPIPE.
 ///
-/// @param fd    a descriptor that can be written.
-/// @param error details of a failure; may be NULL.
-/// @retval KVCONN_OK      it is written.
-/// @retval KVCONN_INVALID fd cannot be written; os_errno says why.
-/// @retval KVCONN_TIMEOUT nobody read from fd for a second; what was written until then is cut.
+/// @param fd a descriptor that can be written.
+/// @retval KVCONN_OK      the text is written.
+/// @retval KVCONN_INVALID fd cannot be written; os_errno says why (EPIPE: its reader is gone).
+/// @retval KVCONN_TIMEOUT nothing read from fd for a second. The rest of the text is cut.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_dump(fd: c_int, error: *mut kvconn_error_t) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
@@ -89,30 +85,37 @@ pub unsafe extern "C" fn kvconn_dump(fd: c_int, error: *mut kvconn_error_t) -> k
     error.guard(|| describe::dump(fd))
 }
 
-/// A function that takes lines of the log: the level (one of KVCONN_LOG_…), the line without a newline, valid during the call
-/// only, and the pointer that was given to kvconn_set_log.
-pub type kvconn_log_fn_t = Option<unsafe extern "C-unwind" fn(level: i32, line: *const c_char, user_data: *mut c_void)>;
+/// The levels of the log.
+pub type kvconn_log_level_t = i32;
 
-/// Sends the log to a function. Without one kvconn is silent, unless the environment variable KVCONN_LOG names a level and a
-/// file ("info:/var/log/kvconn.log", or "-" for standard error); after the first call of this function that has no say.
+/// A function that receives the lines of the log: the level; the line without a newline, valid only during the call;
+/// and the pointer given to kvconn_set_log.
+pub type kvconn_log_fn_t =
+    Option<unsafe extern "C-unwind" fn(level: kvconn_log_level_t, line: *const c_char, user_data: *mut c_void)>;
+
+/// Sends the log to a function. Without a function kvconn is silent, unless the environment variable KVCONN_LOG names a
+/// level and a file ("info:/var/log/kvconn.log", or "-" for standard error). The first call of kvconn_set_log overrides
+/// KVCONN_LOG for good. If KVCONN_LOG cannot be used, one line on standard error says so, and the log stays off. A
+/// renamed file (logrotate) is opened again under its old name with the next line.
 ///
-/// The function is called on the thread "kvconn-log", one line at a time, under no lock of kvconn's, and may call kvconn. While
-/// it is slow, lines are dropped and counted. In a forked child it is not called. It must return: a C++ exception out
-/// of it, or pthread_exit, stops the thread, and no line comes any more; a longjmp out of it is undefined.
+/// The function is called on the thread "kvconn-log", one line at a time, with no lock held. It may call kvconn. While
+/// it is slow, lines are dropped and counted. It is not called in a forked child. It must return: after a C++ exception
+/// out of it, or pthread_exit, no line comes any more. A longjmp out of it is undefined.
 ///
-/// @param function  the function; NULL to be silent again.
-/// @param user_data a pointer that it gets; must stay valid until another kvconn_set_log has returned.
-/// @param level     the least important level that it gets: one of KVCONN_LOG_….
-/// @param error     details of a failure; may be NULL.
-/// @retval KVCONN_OK      it gets every line from now on. The function before it has got its last line and will not be called
-///     again; the call waits for that, unless it comes from that very function.
+/// @param function  the function; NULL for silence.
+/// @param user_data a pointer for the function. It must stay valid until another kvconn_set_log has returned KVCONN_OK.
+/// @param level     the least important level that the function gets.
+/// @retval KVCONN_OK      the function gets every line from now on. The old function has got its last line and is not
+///     called again; the call waits up to 1 s for that, unless the old function itself makes this call.
 /// @retval KVCONN_INVALID there is no such level.
-/// @retval KVCONN_LIMIT   the thread could not be started; nothing has changed.
+/// @retval KVCONN_TIMEOUT the same, but the old function has not returned from its last call within 1 s: it may need this
+///     thread, or a lock of the caller. It is not called again. Another kvconn_set_log waits for it again.
+/// @retval KVCONN_LIMIT   the thread could not be started. Nothing changed.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_set_log(
     function: kvconn_log_fn_t,
     user_data: *mut c_void,
-    level: i32,
+    level: kvconn_log_level_t,
     error: *mut kvconn_error_t,
 ) -> kvconn_status_t {
     // SAFETY: pointers as the header's chapters and parameters say.
@@ -127,8 +130,8 @@ pub unsafe extern "C" fn kvconn_set_log(
             Box::new(move |level, line| {
                 // A NUL inside a line would end it early.
                 let line = CString::new(line.replace('\0', " ")).unwrap_or_default();
-                // SAFETY: the caller promised a function that takes these, and user_data that lives until it is replaced.
-                unsafe { function(level as i32, line.as_ptr(), user_data.get()) }
+                // SAFETY: the caller promised such a function, and user_data that lives until it is replaced.
+                unsafe { function(level as kvconn_log_level_t, line.as_ptr(), user_data.get()) }
             })
         });
         log::set(sink, level)

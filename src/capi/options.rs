@@ -1,16 +1,20 @@
 //! # Options
 //!
-//! Settings are given by name and as text, so that new ones need no new function. docs/options.md lists each with its unit,
-//! range and default. A setting is looked for in the options of the call, then in what its endpoint was last connected or
-//! registered with, then in what kvconn_configure set for the manager, then in the environment variable KVCONN_<NAME>, then
-//! the default holds. An endpoint remembers each setting for itself: options that leave one out do not take it away.
+//! A setting has a name and a text value, so new settings need no new function. docs/options.md lists all settings with
+//! units, ranges and defaults. kvconn takes the first value that it finds, in this order:
 //!
-//! With curve_server_key and the client's own curve_public_key and curve_secret_key a connection is encrypted by CURVE, and
-//! the peer proves that it holds the server's secret key. It is never plain instead: not when the peer talks plain, which is
-//! CONNECT_FAILED, and not when kvconn_send_to dials it again. curve_server_key "" asks for a plain connection, which
-//! require_curve forbids. A dial whose peer is not the one meant fails with os_errno EACCES (its key, its mechanism, or it
-//! does not let this client in), EPROTO (it is no PULL socket) or ETIMEDOUT (it does not answer). No text, event or log line
-//! of kvconn's contains a key.
+//! 1. the options of the call,
+//! 2. what the endpoint remembers from its last connect or registration, for each setting separately,
+//! 3. what kvconn_configure set for the manager,
+//! 4. the environment variable KVCONN_<NAME>,
+//! 5. the default.
+//!
+//! CURVE encrypts a connection and proves that the peer holds the server's secret key. It needs curve_server_key, and
+//! the client's curve_public_key and curve_secret_key. An endpoint with keys never falls back to plain: a plain peer is
+//! CONNECT_FAILED, and a redial uses the keys again. curve_server_key "" asks for a plain connection; the option
+//! require_curve forbids that. A failed dial has os_errno EACCES if the peer has another key or mechanism, or rejects
+//! this client; EPROTO if it is not a PULL socket; ETIMEDOUT if it does not answer. No text, event or log line contains
+//! a key.
 
 use std::ffi::c_char;
 
@@ -21,12 +25,12 @@ use crate::error::{Error, Result};
 use crate::ids::ManagerId;
 use crate::options::Options;
 
-/// A set of options that were given explicitly. Empty at first: nothing in it overrides anything.
+/// A set of options. It is empty at first: it overrides nothing.
 pub struct kvconn_options_t {
     options: Options,
 }
 
-/// A set of options that the caller gives, or NULL.
+/// The caller's set of options, or NULL.
 pub(super) struct OptionsIn<'a>(Result<Option<&'a kvconn_options_t>>);
 
 impl<'a> OptionsIn<'a> {
@@ -51,22 +55,21 @@ impl<'a> OptionsIn<'a> {
 
 /// Makes an empty set of options.
 ///
-/// @return the set, to be freed with kvconn_options_free; never NULL.
+/// @return the set, never NULL. Free it with kvconn_options_free.
 #[unsafe(no_mangle)]
 pub extern "C" fn kvconn_options_new() -> *mut kvconn_options_t {
     Box::into_raw(Box::new(kvconn_options_t { options: Options::default() }))
 }
 
-/// Sets one option; a second value for the same name replaces the first. Nothing changes on an error.
+/// Sets one option. A second value for the same name replaces the first. Changes nothing on an error.
 ///
 /// @param options the set to change.
-/// @param name    the option's name, such as "send_hwm".
-/// @param value   its value as text: a number in digits, "0" or "1" for a flag, a word, an address, a key in Z85. The empty text
-///                is no address, no interface and no key.
-/// @param error   details of a failure; may be NULL.
-/// @retval KVCONN_OK      it is set.
-/// @retval KVCONN_INVALID there is no option of that name, or it does not take that value; the message says which it takes,
-///     and never repeats a key.
+/// @param name    the name of the option, such as "send_hwm".
+/// @param value   the value as text: a number in digits, "0" or "1" for a flag, a word, an address, or a key in Z85. ""
+///     means no address, no interface or no key.
+/// @retval KVCONN_OK      the option is set.
+/// @retval KVCONN_INVALID there is no such option, or it does not take this value. The message says which values it
+///     takes.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_options_set(
     options: *mut kvconn_options_t,
@@ -85,7 +88,7 @@ pub unsafe extern "C" fn kvconn_options_set(
 
 /// Frees a set of options. What was configured or connected with it stays.
 ///
-/// @param options the set; NULL is allowed.
+/// @param options the set, or NULL.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_options_free(options: *mut kvconn_options_t) {
     if !options.is_null() {
@@ -94,17 +97,14 @@ pub unsafe extern "C" fn kvconn_options_free(options: *mut kvconn_options_t) {
     }
 }
 
-/// Changes a manager's settings. Those of a connection act on dials to come; endpoints that were connected or registered with
-/// options of their own keep those. Nothing changes on an error.
+/// Changes a manager's settings. Settings of connections affect later dials only, and not endpoints that have options
+/// of their own. Changes nothing on an error.
 ///
-/// @param m       the manager.
-/// @param options the settings to change; others stay as they are.
-/// @param error   details of a failure; may be NULL.
-/// @retval KVCONN_OK       they are in force.
-/// @retval KVCONN_INVALID  an option does not belong here, or two contradict each other.
-/// @retval KVCONN_STALE    there is no such manager.
-/// @retval KVCONN_CONFLICT a setting of the process was given for another manager than KVCONN_DEFAULT, or after the first
-///     connection.
+/// @param options the settings to change. The others stay as they are.
+/// @retval KVCONN_OK       the settings are in force.
+/// @retval KVCONN_INVALID  an option does not belong here, or two options contradict each other.
+/// @retval KVCONN_CONFLICT a setting of the process was given to another manager than KVCONN_DEFAULT, or after the
+///     first connection.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn kvconn_configure(
     m: kvconn_manager_t,

@@ -1,16 +1,16 @@
-//! Text across the wall: C strings in, arrays inside structs and caller's buffers out.
+//! Texts across the boundary: C strings in, arrays inside structs and the caller's buffers out.
 
 use std::ffi::c_char;
 use std::marker::PhantomData;
 use std::{ptr, slice, str};
 
-use super::guard::Out;
+use super::pointers::Out;
 use crate::error::{Error, Result};
 
-/// The longest text that is taken, so that a buffer whose end was forgotten is not read for ever.
+/// The longest text that is accepted: a buffer without a NUL is not read for ever.
 const LONGEST: usize = 4096;
 
-/// A C string that the caller gives.
+/// The caller's C string.
 pub(super) struct Text<'a> {
     name: &'static str,
     start: *const c_char,
@@ -33,24 +33,25 @@ impl<'a> Text<'a> {
         Some(unsafe { slice::from_raw_parts(self.start.cast(), libc::strnlen(self.start, LONGEST + 1)) })
     }
 
-    /// The text; NULL is refused.
+    /// The text. Rejects NULL.
     pub(super) fn required(&self) -> Result<&'a str> {
         let Some(bytes) = self.bytes() else {
             return Err(Error::invalid(format!("{} is NULL", self.name)));
         };
         if bytes.len() > LONGEST {
-            return Err(Error::invalid(format!("{} is longer than {LONGEST} bytes, or has no end", self.name)));
+            return Err(Error::invalid(format!("{} is longer than {LONGEST} bytes, or has no NUL", self.name)));
         }
         str::from_utf8(bytes).map_err(|_| Error::invalid(format!("{} is not UTF-8", self.name)))
     }
 
-    /// A text for a person, which is never refused: cut to what the structs can show, and mended where it is not UTF-8.
+    /// A text for a person. It is never refused: it is cut to what the structs can show, and what is not UTF-8 is
+    /// replaced.
     pub(super) fn remark(&self) -> Option<String> {
         let bytes = self.bytes()?;
         let shown = &bytes[..bytes.len().min(super::KVCONN_TEXT_SIZE - 1)];
         let text = match str::from_utf8(shown) {
             Ok(text) => text.to_string(),
-            // Nothing but a character that the cut has split.
+            // The cut has split a character, and the rest is good.
             Err(e) if e.error_len().is_none() => String::from_utf8_lossy(&shown[..e.valid_up_to()]).into_owned(),
             Err(_) => String::from_utf8_lossy(shown).into_owned(),
         };
@@ -70,7 +71,7 @@ pub(super) fn cut(text: &str, most: usize) -> &str {
     &text[..end]
 }
 
-/// A text inside a struct: cut to fit, ended with NUL, zero behind it.
+/// A text inside a struct: cut to fit, ended with NUL, then zeros.
 pub(super) fn inline<const N: usize>(text: &str) -> [c_char; N] {
     let mut array = [0; N];
     for (to, from) in array.iter_mut().zip(cut(text, N - 1).bytes()) {
@@ -79,7 +80,7 @@ pub(super) fn inline<const N: usize>(text: &str) -> [c_char; N] {
     array
 }
 
-/// A buffer that takes a text, with the place for the size that all of it needs.
+/// A buffer that kvconn fills with a text, and the out-parameter for the size of the whole text.
 pub(super) struct Buffer {
     start: *mut c_char,
     capacity: usize,
@@ -98,7 +99,7 @@ impl Buffer {
         buffer
     }
 
-    /// Refuses a NULL buffer with a capacity.
+    /// Rejects a NULL buffer with a capacity.
     pub(super) fn required(&self) -> Result<()> {
         if self.start.is_null() && self.capacity > 0 {
             return Err(Error::invalid("buffer is NULL"));

@@ -1,8 +1,8 @@
 //! Sending to many connections with one thread, under one deadline.
 //!
-//! First each message is copied and tried once. Those that must wait then queue, the first of each connection, and one
-//! wait serves all of them ([`pending`]). So nothing is copied while this thread stands in a queue that others stand
-//! in, too.
+//! First, each message is copied and tried once. Then the first message that must wait at each connection queues, and one
+//! wait serves all of them ([`pending`]). So this thread copies nothing while it holds a place in a queue in which other
+//! senders wait too.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -18,21 +18,21 @@ use crate::ids::ConnId;
 use crate::sys::wake::Waker;
 use crate::timeout::Timeout;
 
-/// The most messages one batch takes. It keeps an absurd count from being an allocation.
+/// The most messages of one batch. Without the limit, an absurd count would be allocated.
 pub const MAX_BATCH: usize = 65_536;
 
-/// What must wait at one connection.
+/// The messages that must wait at one connection.
 struct Lane {
     conn: Arc<Connection>,
-    /// With their places in the batch.
+    /// With their indices in the batch.
     items: VecDeque<(usize, Message)>,
     /// The first of them has waited.
     waited: Cell<bool>,
 }
 
-/// Sends each message on its connection, which `find` looks up by its id, and returns what became of each: its sequence, or why it was not accepted.
-/// Connection 0 is skipped, with sequence 0. What is for one connection is accepted in the order given. A message
-/// that was tried and refused takes those behind it with it: nothing may overtake it.
+/// Sends each message on its connection, which `find` looks up by its id. Returns for each item its sequence, or why it was
+/// not accepted. Connection 0 is skipped, with sequence 0. Messages for one connection are accepted in the order given.
+/// If a message was tried and refused, the later ones for its connection are refused too: nothing may overtake it.
 pub(crate) fn send_batch<M>(
     find: impl Fn(ConnId) -> Result<Arc<Connection>>,
     items: impl ExactSizeIterator<Item = (ConnId, M)>,
@@ -45,7 +45,7 @@ where
     let mut copies = Copies::default();
     let mut results = vec![Ok(0); items.len()];
     let mut lanes: Vec<Lane> = Vec::new();
-    // What is before the next message of a connection: a lane to wait in, or a refusal.
+    // For each connection, what happened to its earlier messages: they wait in this lane, or one was refused.
     let mut before: HashMap<ConnId, Result<usize>> = HashMap::new();
     for (place, (id, message)) in items.enumerate() {
         if id == ConnId::NONE {
@@ -61,7 +61,7 @@ where
         let before_it = before.get(&id).cloned().transpose();
         let prepared = before_it.and_then(|lane| Ok((lane, conn.prepare(|| message(&mut copies))?)));
         match prepared {
-            Err(error) => results[place] = conn.concluded(Err(error)),
+            Err(error) => results[place] = conn.conclude(Err(error)),
             Ok((Some(lane), message)) => lanes[lane].items.push_back((place, message)),
             Ok((None, mut message)) => {
                 let mut passed = conn.gate.try_pass(&mut message);
@@ -73,7 +73,7 @@ where
                         if let Err(error) = &result {
                             before.insert(id, Err(error.clone()));
                         }
-                        results[place] = conn.concluded(result);
+                        results[place] = conn.conclude(result);
                     }
                     None => {
                         before.insert(id, Ok(lanes.len()));
@@ -92,19 +92,19 @@ where
 }
 
 impl Connection {
-    /// The message, when it is clear that it can be tried.
+    /// Makes the message, after a first check of the state.
     fn prepare(&self, message: impl FnOnce() -> Result<Message>) -> Result<Message> {
-        self.check_lives()?;
+        self.check_alive()?;
         message().map_err(|error| error.about(self.id).at(&self.endpoint))
     }
 
-    /// The same result of one item, noted as that of any send.
-    fn concluded(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
-        self.counted(self.noticing_loss(result))
+    /// Counts the result of one item, as for any send.
+    fn conclude(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
+        self.count_failure(self.end_if_lost(result))
     }
 }
 
-/// Queues the first of each lane, and waits for all.
+/// Queues the first message of each lane, and waits for all.
 fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [Result<u64>]) {
     let items: Vec<_> = lanes.iter_mut().map(|lane| std::mem::take(&mut lane.items)).collect();
     let places = lanes.iter().zip(&items);
@@ -125,13 +125,13 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
             conn.owner.count_wait(begun.elapsed());
         }
         if let Err(error) = &result {
-            behind.drain(..).for_each(|(place, _)| results[place] = conn.concluded(Err(error.clone())));
+            behind.drain(..).for_each(|(place, _)| results[place] = conn.conclude(Err(error.clone())));
         }
-        results[place] = conn.concluded(result);
+        results[place] = conn.conclude(result);
     });
 }
 
-/// PARTIAL when one of them failed, about the first that did.
+/// OK, or PARTIAL with the first failed item in its text.
 pub fn verdict(results: &[Result<u64>]) -> Result<()> {
     let mut failed = results.iter().enumerate().filter_map(|(place, result)| Some((place, result.as_ref().err()?)));
     let Some((place, first)) = failed.next() else { return Ok(()) };

@@ -2,7 +2,7 @@
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::acknowledgement::account::{Account, Room};
@@ -10,6 +10,7 @@ use super::acknowledgement::buffers::BuffersInFlight;
 use super::acknowledgement::ledger::Mechanism;
 use super::gate::wait_source::SocketWaitSource;
 use super::gate::{Channel, Patience, Tried};
+use super::handover::Handover;
 use super::owner::SocketWatcher;
 use super::socket::{PushSocket, Sent};
 use super::state::{EndReason, State, Transition};
@@ -35,30 +36,35 @@ pub(crate) struct ConnectionInner {
     pub(super) state: State,
     pub(super) ready_at: Option<Instant>,
     pub(super) end: Option<End>,
-    /// The present line; gone once the connection has ended and nobody polls.
+    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message is
+    /// handed over.
     socket: Option<(AttemptId, PushSocket)>,
+    /// A sender has the socket, and hands over a long message without the lock.
+    handing_over: bool,
+    /// Whether it has ended, for that sender.
+    ended: Arc<AtomicBool>,
     account: Account,
     /// The final counts, once it has ended.
     delivery: Delivery,
-    /// The queue was full at the last attempt.
+    /// The queue was full when a message was last tried.
     full: bool,
-    /// The last message that was tried did not fit into the budget. No descriptor tells when it does.
+    /// The last message tried did not fit into the budget. No descriptor becomes readable when it does.
     over_budget: bool,
-    /// Buffers that messages have lent.
+    /// Zero-copy buffers in flight.
     in_flight: Arc<BuffersInFlight>,
-    /// The last time a byte was acknowledged or, where nobody can tell, let go by libzmq.
+    /// When a byte was last acknowledged or, where acknowledgements are unknown, freed by libzmq.
     progress: Coarse,
-    /// The pipe died within a message: nothing must be handed over any more.
+    /// The pipe died within a message: nothing may be handed to libzmq any more.
     dead: bool,
-    /// What was accepted goes out, and nothing more is.
+    /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
     draining: Option<(Status, &'static str)>,
-    /// STALLED was raised, RECOVERED not yet.
+    /// STALLED was raised, and RECOVERED was not yet.
     pub(super) stalled: bool,
     stall_time: Duration,
-    /// The watcher looks whether it moves, because something is on the way.
-    looked_after: bool,
+    /// The watcher checks its progress, because something is in flight.
+    progress_watched: bool,
     timeouts: PeerTimeouts,
-    /// Wakes a polling head; made when the first thread polls.
+    /// Wakes the polling head. Made when a thread first polls.
     wake: Option<Arc<EventFd>>,
     events: Arc<Events>,
     watcher: Arc<dyn SocketWatcher>,
@@ -70,7 +76,7 @@ pub(crate) struct End {
     pub(crate) transition: Transition,
     pub(crate) os_errno: i32,
     pub(crate) message: String,
-    /// How long what is accepted may still go out.
+    /// How long accepted messages may still be sent.
     pub(crate) linger: Duration,
     pub(crate) at: Instant,
 }
@@ -91,17 +97,19 @@ impl End {
     }
 }
 
-/// What an ending leaves for the cache to know.
+/// What the cache needs to know about an ended connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Finished {
     pub(crate) ending: EndReason,
     pub(crate) delivery: Delivery,
     pub(crate) os_errno: i32,
-    /// How long it was READY, when it was.
+    /// How long it was READY. `None` if it never was.
     pub(crate) ready_for: Option<Duration>,
 }
 
-/// What is said when the pipe dies under a send, before the watcher hears of it.
+type TriedMessage = Tried<u64, Error, Handover>;
+
+/// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
 impl ConnectionInner {
@@ -121,6 +129,8 @@ impl ConnectionInner {
             ready_at: None,
             end: None,
             socket: Some(attempt),
+            handing_over: false,
+            ended: Arc::default(),
             account: Account::new(values, reservation),
             delivery: Delivery { accepted: 0, acknowledged: Some(0), ended_by: EndedBy::Unknown },
             full: false,
@@ -131,7 +141,7 @@ impl ConnectionInner {
             draining: None,
             stalled: false,
             stall_time: values.ms(Key::StallMs),
-            looked_after: false,
+            progress_watched: false,
             timeouts: PeerTimeouts::new(values),
             wake: None,
             events,
@@ -139,7 +149,7 @@ impl ConnectionInner {
         }
     }
 
-    /// The handshake has succeeded; false when it does not matter any more. `tcp` is a descriptor of ours for its TCP
+    /// The handshake has succeeded. Returns false if the connection has ended already. `tcp` is our descriptor for its TCP
     /// connection, if it has one.
     pub(crate) fn ready(&mut self, tcp: Option<OwnedFd>) -> bool {
         let next = self.state.after(Transition::HandshakeDone);
@@ -157,13 +167,13 @@ impl ConnectionInner {
         true
     }
 
-    /// Marks the end; `None` when it had ended before.
+    /// Marks the end. `None` if it had ended before, or if it was to be evicted and is not idle.
     pub(super) fn finish(&mut self, mut end: End) -> Option<Finished> {
         let State::Ended(ending) = self.state.after(end.transition) else { return None };
         if matches!(self.state, State::Ended(_)) || ending == EndReason::Evicted && self.idle().is_none() {
             return None;
         }
-        let pending = self.last_look(ending);
+        let pending = self.take_final_delivery(ending, end.os_errno);
         if end.os_errno == 0 && ending == EndReason::PeerLost {
             end.os_errno = match (pending, self.delivery.ended_by) {
                 (0, EndedBy::Fin) => libc::EPIPE,
@@ -173,6 +183,7 @@ impl ConnectionInner {
             };
         }
         self.state = State::Ended(ending);
+        self.ended.store(true, Ordering::Relaxed);
         self.account.close();
         self.in_flight.ended(self.delivery);
         let event = Event::new(ending.event(), end.message.clone()).status(ending.status()).errno(end.os_errno);
@@ -183,19 +194,31 @@ impl ConnectionInner {
         Some(Finished { ending, delivery: self.delivery, os_errno, ready_for })
     }
 
-    /// Takes the counts at the end. Returns the socket's pending error, 0 if there is none or libzmq has taken it.
-    fn last_look(&mut self, ending: EndReason) -> i32 {
-        let mut pending = 0;
-        let (in_flight, unanswered) = (self.looked_after, self.progress.elapsed());
-        let look = self.account.look();
-        if look.moved {
-            self.moves();
+    /// The errno of a connection that the kernel reports as hung up, 0 if the peer has closed it. `None`: libzmq has taken
+    /// the errno, and its monitor is about to report it.
+    pub(crate) fn hang_up(&self) -> Option<i32> {
+        let Some(tcp) = self.account.tcp() else { return Some(0) };
+        let pending = tcp_info::take_error(tcp);
+        let dead = || tcp_info::read(tcp).is_ok_and(|info| info.is_closed());
+        if pending == 0 && dead() { None } else { Some(pending) }
+    }
+
+    /// Takes the final counts: asks the kernel for the last time. Returns the errno that is known already, or else the
+    /// socket's pending error; 0 if there is none, or libzmq has taken it.
+    fn take_final_delivery(&mut self, ending: EndReason, known: i32) -> i32 {
+        let mut pending = known;
+        let (in_flight, unanswered) = (self.progress_watched, self.progress.elapsed());
+        let update = self.account.refresh();
+        if update.progress {
+            self.note_progress();
         }
-        let ended_by = match (ending, look.info, self.account.tcp()) {
+        let ended_by = match (ending, update.info, self.account.tcp()) {
             (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
-                pending = tcp_info::take_error(tcp);
+                if pending == 0 {
+                    pending = tcp_info::take_error(tcp);
+                }
                 info.ended_by(pending, out_of_time)
             }
             (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,
@@ -206,35 +229,35 @@ impl ConnectionInner {
         pending
     }
 
-    /// Looks how far it has come. What has ended does not move any more.
-    fn look(&mut self) {
-        if !matches!(self.state, State::Ended(_)) && self.account.look().moved {
-            self.moves();
+    /// Updates what is known about its progress. An ended connection makes none.
+    fn refresh(&mut self) {
+        if !matches!(self.state, State::Ended(_)) && self.account.refresh().progress {
+            self.note_progress();
         }
     }
 
-    /// Bytes on the wire that are on the way.
+    /// Bytes on the wire that are in flight.
     pub(super) fn queued(&self) -> u64 {
         self.account.queued()
     }
 
-    /// What a message of zero-copy buffers needs.
+    /// What a zero-copy message needs.
     pub(super) fn tracking(&self) -> (Arc<BuffersInFlight>, Arc<AtomicU64>, Mechanism) {
         let (mechanism, freed) = self.account.tracking();
         (self.in_flight.clone(), freed, mechanism)
     }
 
-    /// What refuses so many bytes more, if anything does.
-    fn over_budget(&mut self, bytes: u64) -> Option<Tried<u64, Error>> {
-        let (room, moved) = self.account.room(bytes);
-        if moved {
-            self.moves();
+    /// Why `bytes` more do not fit into the budgets. `None` if they fit.
+    fn over_budget(&mut self, bytes: u64) -> Option<TriedMessage> {
+        let (room, progress) = self.account.room(bytes);
+        if progress {
+            self.note_progress();
         }
         self.over_budget = matches!(room, Room::Full);
         match room {
             Room::Yes => None,
             Room::Full => {
-                self.look_after(self.look_every());
+                self.watch_progress(self.check_interval());
                 Some(Tried::Full)
             }
             Room::Spent { taken, limit } => {
@@ -244,13 +267,13 @@ impl ConnectionInner {
         }
     }
 
-    /// The counts, after another look.
+    /// The counts, after an update.
     pub(crate) fn delivery(&mut self) -> Delivery {
-        self.look();
+        self.refresh();
         self.known_delivery()
     }
 
-    /// The counts as far as they are known.
+    /// The counts as of the last update.
     pub(super) fn known_delivery(&self) -> Delivery {
         if matches!(self.state, State::Ended(_)) {
             return self.delivery;
@@ -259,22 +282,22 @@ impl ConnectionInner {
         Delivery { accepted, acknowledged, ended_by: EndedBy::Unknown }
     }
 
-    /// From now on nothing is accepted; what was goes out.
+    /// From now on nothing is accepted. Accepted messages are still sent.
     pub(super) fn drain(&mut self, status: Status, text: &'static str) {
         self.draining = Some((status, text));
     }
 
-    /// Whether the present line is this one.
+    /// Whether this is the present dial attempt.
     pub(crate) fn has_attempt(&self, attempt: AttemptId) -> bool {
         self.socket.as_ref().is_some_and(|(present, _)| *present == attempt)
     }
 
-    /// The socket of the present line.
+    /// The socket of the present dial attempt.
     pub(crate) fn socket(&self) -> Option<&PushSocket> {
         self.socket.as_ref().map(|(_, push)| push)
     }
 
-    /// Another line takes the place of the present one, which is returned; the new one when the life is over.
+    /// Replaces the present dial attempt and returns it. Returns the new socket as an error if the connection has ended.
     pub(crate) fn replace_attempt(
         &mut self,
         attempt: AttemptId,
@@ -289,61 +312,73 @@ impl ConnectionInner {
         }
     }
 
-    /// Looks whether what is on the way moves, raising STALLED or RECOVERED when that is due; how long until the next
-    /// look, `None` when nothing is on the way.
+    /// Checks the progress of what is in flight, and raises STALLED or RECOVERED when due. Returns the time until the next
+    /// check; `None` when nothing is in flight.
     pub(crate) fn check_stall(&mut self) -> Option<Duration> {
         if self.state != State::Ready {
             return None;
         }
-        if self.account.look_at_rest().moved {
-            self.moves();
+        if self.account.refresh_at_rest().progress {
+            self.note_progress();
         }
-        let on_the_way = self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
-        if !on_the_way {
-            self.looked_after = false;
+        let in_flight =
+            self.handing_over || self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
+        if !in_flight {
+            self.progress_watched = false;
             self.account.give_back();
             if let Some(tcp) = self.account.tcp() {
                 self.timeouts.while_idle(tcp);
             }
-            self.moves();
+            self.note_progress();
             return None;
         }
         let idle = self.progress.elapsed();
         if idle >= self.stall_time && !self.stalled {
             self.stalled = true;
-            let text = format!("nothing of what is on the way has moved for {} ms", idle.as_millis());
+            let text = format!("nothing in flight has made progress for {} ms", idle.as_millis());
             self.raise(Event::new(EventKind::Stalled, text));
         }
         let due = self.stall_time.saturating_sub(idle);
-        Some(if due.is_zero() { self.look_every() } else { due.clamp(Duration::from_millis(1), self.look_every()) })
+        Some(if due.is_zero() {
+            self.check_interval()
+        } else {
+            due.clamp(Duration::from_millis(1), self.check_interval())
+        })
     }
 
-    /// How long it has been READY with nothing to do and all that was accepted acknowledged; `None` when that is not so.
+    /// How long it has been idle: READY, nothing to do, and every accepted message acknowledged. `None` if it is not idle.
     pub(crate) fn idle(&self) -> Option<Duration> {
-        let told = self.account.acknowledged().is_some();
-        let idle = self.state == State::Ready && told && !self.looked_after && !self.dead && self.draining.is_none();
+        let known = self.account.acknowledged().is_some();
+        let idle =
+            self.state == State::Ready && known && !self.progress_watched && !self.dead && self.draining.is_none();
+        let idle = idle && !self.handing_over;
         idle.then(|| self.progress.elapsed())
     }
 
-    /// How soon the kernel is asked again whether the budget has room, for it cannot be asked to tell: the less often, the longer
-    /// nothing has moved.
-    fn look_at_budget(&self) -> Duration {
+    /// How soon the kernel is asked again whether the budget has room. The kernel has no notification for it. The longer
+    /// there was no progress, the less often it is asked.
+    fn budget_recheck_interval(&self) -> Duration {
         (self.progress.elapsed() / 16).clamp(Duration::from_millis(2), Duration::from_millis(50))
     }
 
-    /// Gives back what it does not need of the process's budget.
+    /// Returns the bytes of the process's budget that it does not need.
     pub(crate) fn give_back(&mut self) {
-        self.look();
+        self.refresh();
         self.account.give_back();
     }
 
-    /// How often what is on the way is looked at. Progress is known one look late at the most, and so is STALLED.
-    fn look_every(&self) -> Duration {
+    /// How often progress is checked while something is in flight. Progress and STALLED are seen at most one check late.
+    fn check_interval(&self) -> Duration {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
     }
 
-    /// It makes progress.
-    fn moves(&mut self) {
+    /// How long nothing has moved.
+    pub(super) fn without_progress(&self) -> Duration {
+        self.progress.elapsed()
+    }
+
+    /// It has made progress.
+    fn note_progress(&mut self) {
         self.full = false;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
@@ -354,19 +389,19 @@ impl ConnectionInner {
     /// A message was accepted.
     fn accept(&mut self, message: &mut Message) -> u64 {
         if self.account.accept(message) {
-            self.look();
+            self.refresh();
         }
         self.full = false;
-        if !self.looked_after {
-            // Nothing was on the way: patience counts from here.
+        if !self.progress_watched {
+            // Nothing was in flight before: patience counts from here.
             self.progress = Coarse::now();
-            self.look_after(self.look_every());
+            self.watch_progress(self.check_interval());
         }
         self.account.accepted()
     }
 
-    fn look_after(&mut self, within: Duration) {
-        if !std::mem::replace(&mut self.looked_after, true) {
+    fn watch_progress(&mut self, within: Duration) {
+        if !std::mem::replace(&mut self.progress_watched, true) {
             if let Some(tcp) = self.account.tcp() {
                 self.timeouts.while_in_flight(tcp);
             }
@@ -378,8 +413,8 @@ impl ConnectionInner {
         self.events.push(event.conn(self.conn, &self.endpoint).delivery(self.known_delivery()));
     }
 
-    /// How long a sender that began then and did not get through goes on. Its patience is counted from the connection's
-    /// last progress, and it is its own: a short deadline beside it changes nothing.
+    /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's last
+    /// progress. It is the sender's own: a shorter deadline of another thread does not change it.
     pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
         let (now, deadline) = (Instant::now(), begun + timeout);
         let (conn, endpoint) = (self.conn, self.endpoint.clone());
@@ -396,12 +431,20 @@ impl ConnectionInner {
             }
             return over(Status::Timeout, format!("not READY within {} ms; not accepted", timeout.as_millis()));
         }
+        if self.handing_over {
+            // Not full: another thread hands over a long message, and does not wait.
+            if now < deadline {
+                return Patience::Until(deadline);
+            }
+            let text = format!("busy with another thread's long message for {} ms", timeout.as_millis());
+            return over(Status::Timeout, format!("{text}; not accepted"));
+        }
         if self.progress.elapsed() >= timeout {
-            self.look();
+            self.refresh();
         }
         let idle = self.progress.elapsed();
         if idle >= timeout && !timeout.is_zero() {
-            let text = format!("full, and nothing has moved for {} ms; not accepted", idle.as_millis());
+            let text = format!("full, and no progress for {} ms; not accepted", idle.as_millis());
             return over(Status::Stalled, text);
         }
         if now >= deadline {
@@ -413,32 +456,36 @@ impl ConnectionInner {
 
 impl Channel for ConnectionInner {
     type Item = Message;
-    type Done = u64;
+    type Output = u64;
     type Refusal = Error;
     type WaitSource = SocketWaitSource;
+    type Handover = Handover;
 
-    fn attempt(&mut self, message: &mut Message) -> Tried<u64, Error> {
+    fn attempt(&mut self, message: &mut Message) -> TriedMessage {
         if let Some(why) = self.refusal() {
             return Tried::Refused(why);
         }
-        if self.state == State::Connecting {
+        if self.state == State::Connecting || self.handing_over {
             return Tried::NotYet;
         }
         if let Some(no) = self.over_budget(self.account.wire_bytes(message)) {
             return no;
         }
         if let Err(e) = self.account.track(message) {
-            let text = format!("no memory for the account of a message: {e}");
+            let text = format!("no memory to track a message: {e}");
             return Tried::Refused(self.error(Status::Limit, libc::ENOMEM, &text));
         }
         let Some((_, push)) = &self.socket else { return Tried::NotYet };
-        match push.send(message) {
-            Sent::Accepted => Tried::Done(self.accept(message)),
+        let is_long = Handover::is_for(message);
+        let sent = if is_long { push.send_frames(message, 0..1) } else { push.send(message) };
+        match sent {
+            Sent::Accepted if is_long => self.begin_handover(message),
+            Sent::Accepted => Tried::Passed(self.accept(message)),
             Sent::Full => {
                 self.full = true;
-                // What it would have taken of the budget is not taken.
+                // The message was not accepted: return what was reserved for it.
                 self.account.give_back();
-                self.look_after(self.look_every());
+                self.watch_progress(self.check_interval());
                 Tried::Full
             }
             Sent::NoMemory => {
@@ -450,11 +497,30 @@ impl Channel for ConnectionInner {
                 ))
             }
             Sent::Broken => {
-                // From here on the state refuses what libzmq would swallow; the sender reports the end.
+                // From here on `dead` refuses messages, because libzmq would silently drop their frames. The sender reports the end.
                 self.dead = true;
                 Tried::Refused(self.error(Status::PeerLost, 0, DEAD_PIPE))
             }
         }
+    }
+
+    fn hand_over(handover: &mut Handover, message: &mut Message) {
+        handover.run(message);
+    }
+
+    fn complete(&mut self, handover: Handover, message: &mut Message) -> Result<u64, Error> {
+        let (socket, ended) = (handover.socket, self.end.is_some());
+        self.handing_over = false;
+        self.account.end_handover();
+        // What ended meanwhile drops the unfinished message with the socket. What only accepts nothing new accepts this
+        // one: it was begun before.
+        let is_sent = !ended && !handover.is_broken && socket.1.send_last_frame(message);
+        self.socket = Some(socket);
+        if is_sent {
+            return Ok(self.accept(message));
+        }
+        self.dead = true;
+        Err(self.refusal().unwrap_or_else(|| self.error(Status::PeerLost, 0, DEAD_PIPE)))
     }
 
     fn refusal(&self) -> Option<Error> {
@@ -468,13 +534,13 @@ impl Channel for ConnectionInner {
     fn source(&mut self, has_waker: bool) -> SocketWaitSource {
         const NO_WAKE: Duration = Duration::from_millis(5);
         if self.wake.is_none() && !has_waker {
-            // Without a descriptor left for it, the head looks again every few milliseconds instead.
+            // If no descriptor is left for an eventfd, the head looks again every few milliseconds instead.
             self.wake = EventFd::new().ok().map(Arc::new);
         }
         let wake = self.wake.clone().filter(|_| !has_waker);
         if self.over_budget {
-            // libzmq's descriptor tells nothing of the budget, and nobody has worked off what it tells now.
-            return SocketWaitSource { socket: -1, wake, look_again: Some(self.look_at_budget()) };
+            // libzmq's descriptor says nothing about the budget, and its present signal has not been consumed.
+            return SocketWaitSource { socket: -1, wake, look_again: Some(self.budget_recheck_interval()) };
         }
         let look_again = if wake.is_none() && !has_waker { Some(NO_WAKE) } else { None };
         SocketWaitSource { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
@@ -493,6 +559,14 @@ impl Channel for ConnectionInner {
 }
 
 impl ConnectionInner {
+    /// The first frame of a long message is taken: the sender takes the socket, and goes on without the lock.
+    fn begin_handover(&mut self, message: &Message) -> TriedMessage {
+        let Some(socket) = self.socket.take() else { return Tried::NotYet };
+        self.handing_over = true;
+        self.account.begin_handover(message);
+        Tried::Begun(Handover::new(socket, self.ended.clone()))
+    }
+
     fn error(&self, status: Status, os_errno: i32, text: &str) -> Error {
         Error::new(status, text).errno(os_errno).about(self.conn).at(&self.endpoint)
     }

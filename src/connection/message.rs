@@ -1,4 +1,4 @@
-//! A whole multipart message, copied or of zero-copy buffers, ready for libzmq.
+//! A whole multipart message for libzmq, copied or zero-copy.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
@@ -14,22 +14,21 @@ use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseT
 use crate::error::{Error, Result};
 use crate::libzmq::Frame;
 
-/// The most frames one message takes. Far above any control message; it keeps an absurd count from being an
-/// allocation.
+/// The most frames of one message. Far above any control message. Without the limit, an absurd count would be allocated.
 pub const MAX_FRAMES: usize = 65_536;
 
 /// A message of one or more frames. It is accepted whole or not at all.
 pub struct Message {
-    /// What it takes on the wire, plain and encrypted.
+    /// What it takes on the wire, with NULL and with CURVE.
     wire: Wire,
-    // One frame needs no allocation of the list. Room for more would be moved with every message, and cost more than it
-    // spares.
+    // The list of one frame needs no allocation. A larger inline list would be moved with every message, which costs more than
+    // it saves.
     frames: SmallVec<[Frame; 1]>,
-    /// Tells when libzmq has freed it, where that is needed.
+    /// Reports when libzmq has freed the message, where that is needed.
     tracker: Option<Arc<ReleaseTracker>>,
 }
 
-/// Bytes on the wire, plain and encrypted.
+/// Bytes on the wire, with NULL and with CURVE.
 #[derive(Clone, Copy, Default)]
 struct Wire {
     null: u64,
@@ -67,12 +66,12 @@ fn no_memory(bytes: usize) -> Error {
 }
 
 impl Message {
-    /// Copies the frames. INVALID for none or more than [`MAX_FRAMES`], LIMIT when memory cannot be had.
+    /// Copies the frames. INVALID for none or more than [`MAX_FRAMES`], LIMIT when there is no memory.
     pub fn from_frames<'a>(frames: impl ExactSizeIterator<Item = &'a [u8]>) -> Result<Message> {
         Message::copied(frames, None)
     }
 
-    /// The same for one of several messages: what was copied for an earlier one is shared.
+    /// The same for one of several messages, which share copies of equal frames.
     pub fn copied<'a>(
         frames: impl ExactSizeIterator<Item = &'a [u8]>,
         mut copies: Option<&mut Copies>,
@@ -95,8 +94,8 @@ impl Message {
     /// A message of frames that are not copied. `freed` counts the bytes that libzmq has freed of the accepted messages of the
     /// connection that has this mechanism; `queue` gets the message then. INVALID and LIMIT as for copied frames.
     ///
-    /// # Safety
-    /// The frames can be read and do not change until the buffers are released, or [`ReleaseTracker::wait_freed`] has returned
+    /// The frames must be readable and must not change until the buffers are released, or [`ReleaseTracker::wait_freed`] has
+    /// returned true.
     /// true.
     pub(crate) unsafe fn zero_copy(
         frames: &[*const [u8]],
@@ -133,7 +132,7 @@ impl Message {
         Ok(())
     }
 
-    /// The message was accepted as this sequence. Returns the bytes that its tracker covers, if it has one.
+    /// The message was accepted with this sequence. Returns the bytes that its tracker covers, if it has one.
     pub(crate) fn accepted(&mut self, sequence: u64) -> Option<u64> {
         let tracker = self.tracker.take()?;
         let bytes = tracker.bytes();
@@ -146,17 +145,21 @@ impl Message {
         self.tracker.as_ref()
     }
 
+    pub(crate) fn frames(&self) -> &[Frame] {
+        &self.frames
+    }
+
     pub(crate) fn frames_mut(&mut self) -> &mut [Frame] {
         &mut self.frames
     }
 }
 
-/// What the messages of one call have copied so far. Frames of the same place and size are the same.
+/// The frames that the messages of one call have copied so far. Frames with the same address and size share one copy.
 #[derive(Default)]
 pub struct Copies(HashMap<(usize, usize), Frame>);
 
 impl Copies {
-    /// Less is copied as quickly as shared.
+    /// Below this size, copying is as fast as sharing.
     const WORTH_SHARING: usize = 64;
 
     fn frame(&mut self, bytes: &[u8]) -> io::Result<Frame> {

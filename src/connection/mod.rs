@@ -1,9 +1,10 @@
-//! One connection: one life of one PUSH socket to one endpoint.
+//! One connection: one PUSH socket to one endpoint, from its dial to its end.
 
 pub mod acknowledgement;
 pub mod batch;
 pub(crate) mod dial;
 pub(crate) mod gate;
+mod handover;
 mod inner;
 pub mod message;
 pub(crate) mod owner;
@@ -35,7 +36,7 @@ use owner::{Owner, SocketWatcher};
 use socket::PushSocket;
 pub use state::{EndReason, State, Transition};
 
-/// One connection. Kept after its end, without its socket, for as long as the ending is remembered.
+/// One connection. After its end it is kept without its socket, as long as the ending is remembered.
 pub struct Connection {
     id: ConnId,
     endpoint: Endpoint,
@@ -44,12 +45,12 @@ pub struct Connection {
     dialled: Instant,
     /// What its endpoint's dials have taught about the addresses of its name.
     addresses: Arc<AddressHistory>,
-    /// A hint that spares copying a message for a connection that has ended; the truth is behind the gate.
-    over: AtomicBool,
-    /// Lines that libzmq has not given up yet.
-    attempts: AtomicUsize,
-    /// When it gave up the last.
-    gone: OnceLock<Instant>,
+    /// Set at the end. A hint: it saves copying a message for an ended connection. The state under the lock decides.
+    ended: AtomicBool,
+    /// Sockets of its dial attempts that libzmq has not closed yet.
+    open_attempts: AtomicUsize,
+    /// When libzmq closed the last of them.
+    closed_at: OnceLock<Instant>,
     gate: Gate<ConnectionInner>,
 }
 
@@ -61,18 +62,18 @@ pub enum ConnectionState {
     Connecting = 1,
     /// The ZMTP handshake has succeeded.
     Ready = 2,
-    /// Over.
+    /// It has ended.
     Ended = 3,
 }
 
-/// What there is to know of a connection.
+/// What is known about a connection.
 #[derive(Clone, Debug)]
 pub struct ConnectionInfo {
     /// The connection.
     pub conn: ConnId,
     /// Its endpoint, canonical.
     pub endpoint: Endpoint,
-    /// Where it is in its life.
+    /// Its state.
     pub state: ConnectionState,
     /// OK while it lives, else why it ended.
     pub status: Status,
@@ -80,25 +81,29 @@ pub struct ConnectionInfo {
     pub os_errno: i32,
     /// The last message accepted.
     pub accepted: u64,
-    /// The last message that the peer's kernel has acknowledged; `None`: nobody can tell.
+    /// The last message that the peer's kernel has acknowledged. `None`: unknown.
     pub acknowledged: Option<u64>,
-    /// Every buffer that was lent with a message up to this one is the caller's again.
+    /// The buffers of every message up to this one are the caller's again.
     pub released: u64,
-    /// Bytes on the wire that are on the way: what counts against the budget.
+    /// Bytes on the wire that are in flight. They count against the budget.
     pub queued_bytes: u64,
     /// How it ended.
     pub ended_by: EndedBy,
     /// Threads waiting in a send.
     pub waiting: u32,
-    /// Full, and without progress for `stall_ms`.
+    /// How long the first of them has waited.
+    pub longest_wait: Duration,
+    /// It is full and has made no progress for `stall_ms`.
     pub stalled: bool,
-    /// Since it was dialled.
+    /// The time since a byte was last acknowledged, or since it was READY.
+    pub without_progress: Duration,
+    /// The time since its dial began.
     pub age: Duration,
-    /// How long it was or is READY; zero when it never was.
+    /// How long it was or is READY. Zero if it never was.
     pub ready_for: Duration,
-    /// Times the gate's safety net caught a lost wake-up. Must be 0.
+    /// How often the gate's safety net has caught a lost wake-up. Must be 0.
     pub rescues: u64,
-    /// Why it ended, empty while it lives.
+    /// Why it ended. Empty while it lives.
     pub message: String,
 }
 
@@ -120,9 +125,9 @@ impl Connection {
             values,
             dialled: Instant::now(),
             addresses,
-            over: AtomicBool::new(false),
-            attempts: AtomicUsize::new(1),
-            gone: OnceLock::new(),
+            ended: AtomicBool::new(false),
+            open_attempts: AtomicUsize::new(1),
+            closed_at: OnceLock::new(),
             gate: Gate::new(inner),
         })
     }
@@ -155,32 +160,33 @@ impl Connection {
         self.dialled
     }
 
-    /// Sends one whole message on this life, or fails without its being accepted. Waits for READY and for room, up
-    /// to the timeout. `message` is asked for once, when it is clear that it can be tried.
+    /// Sends one whole message on this connection, or fails, and then the message is not accepted. Waits for READY and for
+    /// room, up to the timeout. `message` makes the message; it is called at most once, after a first check of the state.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
-        self.counted(self.offer(message, timeout))
+        self.count_failure(self.send_uncounted(message, timeout))
     }
 
-    /// The same result of a send, once it is counted.
-    pub(crate) fn counted<T>(&self, result: Result<T>) -> Result<T> {
+    /// Counts a failed send; returns the same result.
+    pub(crate) fn count_failure<T>(&self, result: Result<T>) -> Result<T> {
         result.inspect_err(|e| self.owner.count_refused(e.status))
     }
 
-    /// A send that is not counted when it is refused.
-    pub(crate) fn offer(
+    /// Like `send`, but a failure is not counted.
+    pub(crate) fn send_uncounted(
         self: &Arc<Self>,
         message: &mut dyn FnMut() -> Result<Message>,
         timeout: Timeout,
     ) -> Result<u64> {
-        self.check_lives()?;
+        self.check_alive()?;
         self.pass(&mut message()?, timeout)
     }
 
-    /// The same with frames that are not copied. On success `release` is called once, on the thread kvconn-release, when they are
-    /// the caller's again, which may be before this returns; an error means that they are, and that it will not be called.
+    /// Like `send`, with frames that are not copied. On success `release` is called once, on the thread kvconn-release, when
+    /// the frames are the caller's again. That may be before this call returns. On an error the frames are the caller's
+    /// when this call returns, and `release` is not called.
     ///
     /// # Safety
-    /// The frames can be read and do not change until they are the caller's again.
+    /// The frames must be readable and must not change until they are the caller's again.
     pub unsafe fn send_owned(
         self: &Arc<Self>,
         frames: &[*const [u8]],
@@ -188,7 +194,7 @@ impl Connection {
         timeout: Timeout,
     ) -> Result<u64> {
         // SAFETY: the same contract.
-        self.counted(unsafe { self.send_zero_copy(frames, release, timeout) })
+        self.count_failure(unsafe { self.send_zero_copy(frames, release, timeout) })
     }
 
     /// # Safety
@@ -199,7 +205,7 @@ impl Connection {
         release: Option<Release>,
         timeout: Timeout,
     ) -> Result<u64> {
-        self.check_lives()?;
+        self.check_alive()?;
         let queue = self.owner.release_queue()?;
         let (in_flight, freed, mechanism) = self.gate.lock().tracking();
         let buffers = ZeroCopyBuffers::new(self.id, in_flight, release);
@@ -215,9 +221,9 @@ impl Connection {
         sent
     }
 
-    /// An error when it has ended, without its lock while it lives.
-    fn check_lives(&self) -> Result<()> {
-        match self.over.load(Ordering::Relaxed) {
+    /// Returns an error if it has ended. Takes no lock while it lives.
+    fn check_alive(&self) -> Result<()> {
+        match self.ended.load(Ordering::Relaxed) {
             true => self.gate.lock().refusal().map_or(Ok(()), Err),
             false => Ok(()),
         }
@@ -228,7 +234,7 @@ impl Connection {
         let (mut begun, mut waits) = (None, false);
         let mut pass = |message: &mut Message| {
             self.gate.pass(message, |inner| {
-                // Only who must wait asks for the time.
+                // The clock is read only when the send has to wait.
                 let begun = *begun.get_or_insert_with(Instant::now);
                 let patience = inner.patience(timeout, begun);
                 waits |= matches!(patience, Patience::Until(_));
@@ -242,20 +248,20 @@ impl Connection {
         if let (Some(begun), true) = (begun, waits) {
             self.owner.count_wait(begun.elapsed());
         }
-        self.noticing_loss(result)
+        self.end_if_lost(result)
     }
 
-    /// The same result of a send, after the end that it may tell of.
-    fn noticing_loss(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
+    /// Ends the connection if the error says that the peer is lost; returns the same result.
+    fn end_if_lost(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
         if matches!(&result, Err(error) if error.status == Status::PeerLost) {
-            // It may be this very send that found the pipe dead; otherwise this changes nothing.
+            // This send may be the first to find the pipe dead. If the connection has ended already, this changes nothing.
             self.owner.end(self, End::new(Transition::PeerGone, DEAD_PIPE));
         }
         result
     }
 
-    /// Waits until the buffers of every message up to `sequence` (0: all accepted by now) are the caller's again. TIMEOUT;
-    /// WOULD_DEADLOCK on the thread that gives them back; INVALID for a message that was not accepted yet.
+    /// Waits until the buffers of every message up to `sequence` (0: all accepted so far) are the caller's again. TIMEOUT;
+    /// WOULD_DEADLOCK on the thread that releases them; INVALID for a message that is not accepted yet.
     pub fn wait_released(&self, sequence: u64, timeout: Timeout) -> Result<()> {
         let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
         let (accepted, (in_flight, ..)) = {
@@ -272,7 +278,7 @@ impl Connection {
                 true => Ok(()),
                 false => error(
                     Status::WouldDeadlock,
-                    format!("the buffers of message {target} are given back by this very thread, after this call"),
+                    format!("the buffers of message {target} are released by this thread, after this call"),
                 ),
             };
         }
@@ -282,25 +288,25 @@ impl Connection {
                 let first = in_flight.first().unwrap_or(target);
                 error(
                     Status::Timeout,
-                    format!("the buffers of message {first} were not given back within the time given"),
+                    format!("the buffers of message {first} were not released within the time given"),
                 )
             }
         }
     }
 
-    /// Gives back what it does not need of the process's budget of bytes, unless somebody uses it at this moment.
+    /// Returns the bytes of the process's budget that it does not need. Does nothing while another thread holds the lock.
     pub(crate) fn try_give_back(&self) {
         if let Some(mut inner) = self.gate.try_lock() {
             inner.give_back();
         }
     }
 
-    /// It is to be forgotten; false while buffers are lent: whoever gives back the last one forgets it.
+    /// Asks to forget it. Returns false while buffers are in flight: the release of the last buffer then forgets it.
     pub(crate) fn forget(&self) -> bool {
         self.gate.lock().tracking().0.forget()
     }
 
-    /// Waits until it is READY; the error says why it never will be, or that the time is over.
+    /// Waits until it is READY. An error says why it cannot become READY, or that the deadline has passed.
     pub(crate) fn wait_ready(&self, deadline: Instant) -> Result<()> {
         let found = self.gate.wait_for(deadline, |inner| match inner.state {
             State::Connecting => inner.refusal().map(Err),
@@ -314,10 +320,10 @@ impl Connection {
         })
     }
 
-    /// Waits until the peer's kernel has acknowledged every message up to `sequence` (0: all accepted by now), and tells
-    /// what it has acknowledged in any case. TIMEOUT; UNSUPPORTED where nobody can tell; or why the connection ended.
+    /// Waits until the peer's kernel has acknowledged every message up to `sequence` (0: all accepted so far). In every case
+    /// also returns what is acknowledged. TIMEOUT; UNSUPPORTED where acknowledgements are unknown; or why it ended.
     pub fn flush(&self, sequence: u64, timeout: Timeout) -> (Result<()>, u64) {
-        /// How long to wait before the kernel is asked again: at first, and at most. It cannot be asked to tell.
+        /// How long to wait before the kernel is asked again, at first and at most. The kernel has no notification for it.
         const FIRST: Duration = Duration::from_micros(100);
         const MOST: Duration = Duration::from_millis(5);
         let deadline = Instant::now() + timeout.or(self.owner.send_timeout());
@@ -335,14 +341,14 @@ impl Connection {
         }
     }
 
-    /// Accepts nothing more; returns who must be told after the locks are given back.
+    /// Stops accepting messages. The returned threads must be woken after the locks are released.
     pub(crate) fn drain(&self, status: Status, text: &'static str) -> Wakeups {
         let mut inner = self.gate.lock();
         inner.drain(status, text);
         inner.refuse()
     }
 
-    /// One look of a flush; `None` when it must go on.
+    /// One step of a flush. `None`: it must go on.
     fn flushed(&self, target: u64, last: bool) -> Option<(Result<()>, u64)> {
         let mut inner = self.gate.lock();
         let delivery = inner.delivery();
@@ -352,7 +358,8 @@ impl Connection {
             return Some((error(Status::Invalid, text), delivery.acknowledged.unwrap_or(0)));
         }
         let Some(acknowledged) = delivery.acknowledged else {
-            let text = "nobody can tell what the peer has: the endpoint is ipc, acknowledgement is off, or the kernel is too old";
+            let text = "the acknowledgements are unknown: the endpoint is ipc, the option acknowledgement is off, the \
+                        connection is MPTCP, or the kernel does not count";
             return Some((error(Status::Unsupported, text.into()), 0));
         };
         if acknowledged >= target {
@@ -372,24 +379,24 @@ impl Connection {
         self.gate.lock().state == State::Ready
     }
 
-    /// How long it has been idle, if it is; `None` also when somebody uses it at this moment.
+    /// How long it has been idle. `None` if it is not idle, or if another thread holds its lock.
     pub fn try_idle(&self) -> Option<Duration> {
         self.gate.try_lock()?.idle()
     }
 
-    /// Ends this life; a current successor at the same endpoint is not touched. Nothing is fenced. Ending what has
-    /// ended is no error.
+    /// Ends this connection. A newer connection to the same endpoint is not affected. No fence is set. Ending an ended
+    /// connection is not an error.
     pub fn disconnect(self: &Arc<Self>) -> Result<()> {
         self.owner.end(self, End::new(Transition::Disconnect, "disconnected by kvconn_disconnect"));
         Ok(())
     }
 
-    /// What there is to know of it.
+    /// What is known about it.
     pub fn info(&self) -> ConnectionInfo {
         self.info_of(&mut self.gate.lock())
     }
 
-    /// The same without waiting for a lock; `None` when it is held.
+    /// The same without waiting for the lock. `None` if another thread holds it.
     pub(crate) fn try_info(&self) -> Option<ConnectionInfo> {
         Some(self.info_of(&mut self.gate.try_lock()?))
     }
@@ -414,7 +421,9 @@ impl Connection {
             queued_bytes: if inner.end.is_none() { inner.queued() } else { 0 },
             ended_by: delivery.ended_by,
             waiting: u32::try_from(inner.waiting()).unwrap_or(u32::MAX),
+            longest_wait: inner.longest_wait(),
             stalled: inner.stalled,
+            without_progress: inner.without_progress(),
             age: self.dialled.elapsed(),
             ready_for: inner.ready_at.map_or(Duration::ZERO, |at| until.saturating_duration_since(at)),
             rescues: inner.rescues(),
@@ -422,22 +431,22 @@ impl Connection {
         }
     }
 
-    /// A further line is in use.
-    pub(crate) fn attempt_made(&self) {
-        self.attempts.fetch_add(1, Ordering::AcqRel);
+    /// Another dial attempt has opened a socket.
+    pub(crate) fn attempt_opened(&self) {
+        self.open_attempts.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// libzmq has given one up.
-    pub(crate) fn attempt_gone(&self) {
-        if self.attempts.fetch_sub(1, Ordering::AcqRel) == 1 {
-            self.gone.get_or_init(Instant::now);
+    /// libzmq has closed the socket of a dial attempt.
+    pub(crate) fn attempt_closed(&self) {
+        if self.open_attempts.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.closed_at.get_or_init(Instant::now);
             self.owner.sockets_closed();
         }
     }
 
-    /// When libzmq gave up all it had for this connection, if it has.
+    /// When libzmq closed its last socket. `None` while one is open.
     pub fn gone(&self) -> Option<Instant> {
-        self.gone.get().copied()
+        self.closed_at.get().copied()
     }
 
     /// Its lock. See [`gate::Gate`] for the order of locks.
@@ -445,15 +454,15 @@ impl Connection {
         self.gate.lock()
     }
 
-    /// Marks the locked life as ended; `None` when it had ended before.
+    /// Marks the locked connection as ended. `None` if it had ended before.
     pub(crate) fn finish(&self, inner: &mut Access<'_, ConnectionInner>, end: End) -> Option<Finished> {
         let finished = inner.finish(end)?;
-        self.over.store(true, Ordering::Relaxed);
+        self.ended.store(true, Ordering::Relaxed);
         Some(finished)
     }
 
-    /// Returns whether a send that the process's budget has refused should be tried again: other connections may still
-    /// reserve bytes that have been acknowledged meanwhile.
+    /// Returns whether a send that the process's budget refused should be tried again. Other connections may still reserve
+    /// bytes that were acknowledged in the meantime.
     fn bytes_reclaimed(&self, result: &Result<u64>) -> bool {
         matches!(result, Err(error) if error.status == Status::Limit) && self.owner.reclaim_bytes()
     }

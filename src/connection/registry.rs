@@ -1,4 +1,4 @@
-//! Connections by their ids: those that live, and those whose endings are remembered.
+//! Connections by id: live ones, and ended ones whose endings are remembered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -7,7 +7,7 @@ use crate::connection::Connection;
 use crate::ids::ConnId;
 use crate::sys::lock::RwLock;
 
-/// Senders to different connections should not meet here.
+/// Sharded, so that senders to different connections rarely share a lock.
 const SHARDS: usize = 64;
 
 /// The table. Its locks are leaf locks, held for one look-up or change.
@@ -37,7 +37,7 @@ impl Registry {
 
     pub(crate) fn remove(&self, id: ConnId) {
         let removed = self.shard(id).write().remove(&id);
-        // Outside the lock: the last reference to a manager may go with it.
+        // Dropped outside the lock: this may be the last reference to a manager.
         drop(removed);
     }
 }

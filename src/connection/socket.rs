@@ -1,10 +1,11 @@
-//! What one attempt to reach one address is made of: a PUSH socket, and the monitor that tells what happens to it.
+//! The socket of one dial attempt: a PUSH socket, and the monitor that reports its events.
 
 use std::ffi::{CStr, CString};
 use std::fmt;
 use std::io;
 use std::mem::{ManuallyDrop, size_of};
 use std::net::{SocketAddr, TcpStream};
+use std::ops::Range;
 use std::os::fd::{AsRawFd, FromRawFd, RawFd};
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,21 +17,21 @@ use crate::ids::AttemptId;
 use crate::libzmq::{self, Context, Socket, io_error};
 use crate::options::{Key, Values};
 
-/// What a line costs: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's own, and
-/// ours of the same TCP connection, if we keep account of it.
+/// The descriptors of one dial attempt: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's
+/// own, and with acknowledgement our own for the same TCP connection.
 fn descriptors(values: &Values) -> usize {
     4 + usize::from(values.acknowledgement())
 }
 
-/// The encoder's batch: 1.4 to 1.7 times the throughput of small messages against libzmq's 8 KiB; more gains nothing.
+/// The encoder's batch size. Gives 1.4 to 1.7 times the throughput of small messages with libzmq's 8 KiB. More gains nothing.
 const OUT_BATCH: i32 = 64 * 1024;
-/// A PUSH socket receives nothing; what a hostile peer sends is bounded by these. The handshake needs some bytes.
+/// A PUSH socket receives nothing. These limit what a hostile peer can send. The handshake needs some bytes.
 const RECEIVE_HWM: i32 = 4;
 const RECEIVE_MAX: i64 = 4096;
 
-/// The monitor's events. With MONITOR_STOPPED the reader learns when libzmq has really given up the socket; it is
-/// sent by libzmq's reaper, which would hang if the reader were full or closed: the reader has no limit and is
-/// closed only after it.
+/// The monitor's events. MONITOR_STOPPED says that libzmq has really closed the socket. libzmq's reaper sends it, and the
+/// reaper would hang if the reader were full or closed. Therefore the reader has no limit and is closed only after
+/// this event.
 const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECTED
     | zmq_sys::ZMQ_EVENT_CLOSED
     | zmq_sys::ZMQ_EVENT_DISCONNECTED
@@ -56,57 +57,57 @@ impl fmt::Display for TcpOptions {
     }
 }
 
-/// The sending half of a line, guarded by its connection's lock.
+/// The sending half of a dial attempt, guarded by its connection's lock.
 pub(crate) struct PushSocket {
     socket: Socket,
     fd: RawFd,
 }
 
-/// The watching half of a line, owned by the watcher. Must outlive the PUSH socket.
+/// The monitor of a dial attempt, owned by the watcher. Must outlive the PUSH socket.
 pub(crate) struct Monitor {
     reader: Socket,
     fd: RawFd,
-    /// Given back when the monitor goes, which is after the socket has gone.
+    /// Returned when the monitor is dropped, which is after libzmq has closed the socket.
     _lease: Lease,
 }
 
-/// What a monitor saw.
+/// An event of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MonitorEvent {
-    /// TCP (or the pipe of ipc) is connected, on this descriptor number; libzmq may have closed it since.
+    /// TCP (or the stream of ipc) is connected, on this descriptor number. libzmq may have closed it since.
     Connected(RawFd),
     /// The ZMTP handshake has succeeded.
     Ready,
-    /// The handshake failed, for a reason of the system's: errno.
+    /// The handshake failed with this errno.
     HandshakeFailed(i32),
-    /// The handshake failed: the other side speaks something else, or is not a PULL socket; libzmq's number of what.
+    /// The handshake failed: the peer speaks another protocol, or is not a PULL socket. Holds libzmq's error number.
     WrongPeer(u32),
-    /// The handshake failed: the other side does not let us in; ZAP's status code.
+    /// The handshake failed: the peer refused us. Holds ZAP's status code.
     NotAuthorised(i32),
-    /// The attempt to connect failed, with this errno.
+    /// The connect failed, with this errno.
     Closed(i32),
-    /// The connection ended, with this errno; EPIPE: the peer closed it.
+    /// The connection ended, with this errno. EPIPE: the peer closed it.
     Disconnected(i32),
-    /// The kernel refuses options of the connected TCP socket, with this errno; the connection goes on without them.
+    /// The kernel refuses options of the connected TCP socket, with this errno. The connection goes on without them.
     OptionRefused { options: TcpOptions, os_errno: i32 },
-    /// libzmq has given up the socket and its descriptors.
+    /// libzmq has closed the socket and its descriptors.
     Reaped,
 }
 
-/// What handing over a message came to.
+/// The result of handing over a message.
 pub(crate) enum Sent {
-    /// Accepted whole.
+    /// All of it was taken.
     Accepted,
     /// No room for the first frame; nothing was taken.
     Full,
     /// No memory to queue the first frame; nothing was taken.
     NoMemory,
-    /// The pipe died in the middle; the socket must not be used again.
+    /// The pipe died within the message. The socket must not be used again.
     Broken,
 }
 
-/// Makes both halves; nothing is dialled yet. The only step that can run out of anything, so that a failure leaves
-/// nothing behind.
+/// Makes both halves. Nothing is dialled yet. Only this step can run out of a resource, so a failure leaves nothing
+/// behind.
 pub(crate) fn open_attempt(
     context: &Context,
     budget: &Arc<DescriptorBudget>,
@@ -120,14 +121,14 @@ pub(crate) fn open_attempt(
         let fd = socket.fd()?;
         let reader = context.socket(zmq_sys::ZMQ_PAIR)?;
         reader.zmq().set_linger(0).map_err(io_error)?;
-        // Without limit: a full reader would stop libzmq's I/O thread, and with it every connection.
+        // No limit: a full reader would stop libzmq's I/O thread, and with it every connection.
         reader.zmq().set_rcvhwm(0).map_err(io_error)?;
         let address = CString::new(format!("inproc://kvconn-{id}")).unwrap_or_default();
         let reader_fd = reader.fd()?;
-        // The monitor first: libzmq never gives up a socket that is connected to an address which nobody binds.
+        // The monitor binds first: libzmq never closes a socket that is connected to an address which nothing binds.
         socket.monitor(&address, EVENTS)?;
         reader.connect(&address)?;
-        // libzmq signals only a reader that has once found nothing.
+        // libzmq signals only a reader that has found nothing once.
         while reader.receive()?.is_some() {}
         Ok((PushSocket { socket, fd }, Monitor { reader, fd: reader_fd, _lease: lease }))
     };
@@ -152,15 +153,15 @@ fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
     }
     socket.set_tcp_maxrt(int(values, Key::UserTimeoutMs))?;
     socket.set_out_batch(OUT_BATCH)?;
-    // An error leaves no socket: whoever asks for CURVE never gets a plain one.
+    // An error leaves no socket: a caller that asks for CURVE never gets a plain connection.
     set_common_options(socket.zmq(), values).map_err(io_error)
 }
 
 fn set_common_options(socket: &zmq::Socket, values: &Values) -> zmq::Result<()> {
-    // The dial keeps its own time. libzmq's ends later: at the same moment it would be chance which comes first, and
-    // libzmq does not tell a timeout from a refusal.
+    // kvconn keeps the dial's time itself, and libzmq's limits are later. At the same moment it would be chance which of them
+    // reports first, and libzmq does not distinguish a timeout from a refusal.
     let later = |key| int(values, key).saturating_add(1000);
-    // Nothing is queued before the peer is there, nothing is dialled behind our back.
+    // Nothing is queued before the peer is there. libzmq does not redial.
     socket.set_immediate(true)?;
     socket.set_reconnect_ivl(-1)?;
     socket.set_linger(0)?;
@@ -192,46 +193,56 @@ fn int(values: &Values, key: Key) -> i32 {
 }
 
 impl PushSocket {
-    /// Dials; once for each socket.
+    /// Dials. Once for each socket.
     pub(crate) fn dial(&self, address: &CStr) -> io::Result<()> {
         self.socket.connect(address)
     }
 
-    /// The descriptor that tells that something changed.
+    /// The descriptor that signals a change.
     pub(crate) fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// Works off libzmq's commands and tells whether there is room.
+    /// Processes libzmq's commands and returns whether there is room.
     pub(crate) fn writable(&self) -> bool {
         self.socket.writable()
     }
 
-    /// How long what is queued may still be sent after the socket is dropped.
+    /// How long queued messages may still be sent after the socket is dropped.
     pub(crate) fn linger(&self, time: Duration) {
         let ms = i32::try_from(time.as_millis()).unwrap_or(i32::MAX);
         // Fails only for values below -1.
         let _ = self.socket.zmq().set_linger(ms);
     }
 
-    /// Hands a message over whole, or not at all.
+    /// Hands over a message, whole or not at all.
     pub(crate) fn send(&self, message: &mut Message) -> Sent {
+        self.send_frames(message, 0..message.frames().len())
+    }
+
+    /// Hands over the last frame of a message whose others were taken. Returns whether it was accepted.
+    pub(crate) fn send_last_frame(&self, message: &mut Message) -> bool {
+        let last = message.frames().len() - 1;
+        matches!(self.send_frames(message, last..last + 1), Sent::Accepted)
+    }
+
+    /// Hands over some of a message's frames, after those before them. libzmq keeps the frames to itself until it has the
+    /// last one: then the message is accepted.
+    pub(crate) fn send_frames(&self, message: &mut Message, places: Range<usize>) -> Sent {
         let frames = message.frames_mut();
         let last = frames.len() - 1;
-        for (place, frame) in frames.iter_mut().enumerate() {
-            while let Err(e) = self.socket.send(frame, place < last) {
+        for place in places {
+            while let Err(e) = self.socket.send(&mut frames[place], place < last) {
                 match e.raw_os_error() {
-                    // A signal between two frames: the same frame again, for the message is half handed over.
-                    Some(libc::EINTR) => {}
                     Some(libc::EAGAIN) if place == 0 => {
-                        // libzmq may not have looked at its commands for a millisecond; this makes it look.
+                        // libzmq may not have read its commands for a millisecond. This makes it read them.
                         if !self.socket.writable() {
                             return Sent::Full;
                         }
                     }
                     Some(libc::ENOMEM) if place == 0 => return Sent::NoMemory,
-                    // In the middle of a message there is always room, unless the pipe is dead. libzmq would now
-                    // swallow the frames of the next message.
+                    // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop the frames
+                    // of the next message.
                     _ => return Sent::Broken,
                 }
             }
@@ -241,15 +252,15 @@ impl PushSocket {
 }
 
 impl Monitor {
-    /// The descriptor to wait on; read to the end whenever it turns readable.
+    /// The descriptor to wait on. Read to the end each time it becomes readable.
     pub(crate) fn fd(&self) -> RawFd {
         self.fd
     }
 
-    /// The next event, `None` when there is none for now.
+    /// The next event. `None` if there is none now.
     pub(crate) fn next(&self) -> Option<MonitorEvent> {
         loop {
-            // An error here could only be ETERM, after shutdown.
+            // The only possible error is ETERM, after shutdown.
             let event = self.reader.receive().ok()??;
             let mut frame_more = event.get_more();
             while frame_more {
@@ -262,7 +273,7 @@ impl Monitor {
     }
 }
 
-/// Reads the first frame of a monitor's event: its number in 2 bytes and its value in 4.
+/// Parses the first frame of a monitor's event: its number in 2 bytes and its value in 4.
 fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
     let (number, value) = bytes.split_at_checked(2)?;
     let number = u32::from(u16::from_ne_bytes(number.try_into().ok()?));
@@ -281,10 +292,10 @@ fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
     })
 }
 
-/// Whether that descriptor is a TCP connection with itself. Only looks; the number may mean something else by now,
-/// and then the answer is no.
+/// Whether this descriptor is a TCP connection to itself. Read-only: if the number means another file by now, the answer
+/// is no.
 pub(crate) fn is_self_connected(fd: RawFd) -> bool {
-    // SAFETY: never closed by us (ManuallyDrop); getsockname and getpeername fail on whatever is no socket.
+    // SAFETY: never closed by us (ManuallyDrop). getsockname and getpeername fail if it is not a socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
     debug_assert_eq!(stream.as_raw_fd(), fd);
     let ends: (io::Result<SocketAddr>, io::Result<SocketAddr>) = (stream.local_addr(), stream.peer_addr());

@@ -1,4 +1,4 @@
-//! The life of a connection, as a pure state machine.
+//! The states of a connection, as a pure state machine.
 //!
 //! | state | handshake done | dial failed | peer gone | ended by the caller, its node, or shutdown |
 //! | --- | --- | --- | --- | --- |
@@ -11,14 +11,14 @@
 use crate::error::Status;
 use crate::events::EventKind;
 
-/// Where a connection is in its life.
+/// The state of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
     /// Dialling: resolving, connecting or in the ZMTP handshake. Nothing is accepted.
     Connecting,
     /// The handshake of this connection has succeeded.
     Ready,
-    /// Over, for this reason.
+    /// Ended, for this reason.
     Ended(EndReason),
 }
 
@@ -35,7 +35,7 @@ pub enum EndReason {
     NodeFailed,
     /// kvconn was shut down.
     Shutdown,
-    /// It was idle, and its descriptors were wanted.
+    /// It was idle, and its descriptors were needed.
     Evicted,
 }
 
@@ -44,7 +44,7 @@ pub enum EndReason {
 pub enum Transition {
     /// The ZMTP handshake has succeeded.
     HandshakeDone,
-    /// No address could be connected, or the peer is none.
+    /// No address could be connected, or the peer is not a ZeroMQ PULL socket with matching keys.
     DialFailed,
     /// The descriptor was closed, or the pipe is dead.
     PeerGone,
@@ -54,25 +54,25 @@ pub enum Transition {
     NodeFailure,
     /// `kvconn_shutdown`.
     Shutdown,
-    /// Idle for longer than `idle_timeout_ms`, or the idlest when `evict_idle` makes room.
+    /// Idle for longer than `idle_timeout_ms`, or the longest idle one when `evict_idle` makes room.
     Evict,
 }
 
 impl State {
-    /// The next state; the same one when nothing changes.
+    /// The next state. The same state if nothing changes.
     pub fn after(self, transition: Transition) -> State {
-        use Transition as H;
+        use Transition as T;
         match (self, transition) {
             (State::Ended(_), _) => self,
-            (State::Connecting, H::HandshakeDone) => State::Ready,
-            (State::Connecting, H::DialFailed | H::PeerGone) => State::Ended(EndReason::ConnectFailed),
-            (State::Ready, H::HandshakeDone | H::DialFailed) => self,
-            (State::Ready, H::PeerGone) => State::Ended(EndReason::PeerLost),
-            (State::Connecting, H::Evict) => self,
-            (State::Ready, H::Evict) => State::Ended(EndReason::Evicted),
-            (_, H::Disconnect) => State::Ended(EndReason::Disconnected),
-            (_, H::NodeFailure) => State::Ended(EndReason::NodeFailed),
-            (_, H::Shutdown) => State::Ended(EndReason::Shutdown),
+            (State::Connecting, T::HandshakeDone) => State::Ready,
+            (State::Connecting, T::DialFailed | T::PeerGone) => State::Ended(EndReason::ConnectFailed),
+            (State::Ready, T::HandshakeDone | T::DialFailed) => self,
+            (State::Ready, T::PeerGone) => State::Ended(EndReason::PeerLost),
+            (State::Connecting, T::Evict) => self,
+            (State::Ready, T::Evict) => State::Ended(EndReason::Evicted),
+            (_, T::Disconnect) => State::Ended(EndReason::Disconnected),
+            (_, T::NodeFailure) => State::Ended(EndReason::NodeFailed),
+            (_, T::Shutdown) => State::Ended(EndReason::Shutdown),
         }
     }
 }
@@ -90,7 +90,7 @@ impl EndReason {
         }
     }
 
-    /// The event that reports it.
+    /// The event that reports this end.
     pub fn event(self) -> EventKind {
         match self {
             EndReason::ConnectFailed => EventKind::ConnectFailed,
@@ -135,7 +135,7 @@ mod tests {
                     prop_assert_eq!(next, state);
                 } else if let State::Ended(ending) = next {
                     endings += 1;
-                    // Only a connection that was READY loses its peer; only one that never was fails to connect.
+                    // Only a READY connection can lose its peer. Only one that was never READY can fail to connect.
                     prop_assert_eq!(ending == EndReason::PeerLost, was_ready && transition == Transition::PeerGone);
                     prop_assert!(!(ending == EndReason::ConnectFailed && was_ready));
                     prop_assert!(ending != EndReason::Evicted || was_ready);
@@ -148,7 +148,7 @@ mod tests {
         }
 
         #[test]
-        fn ready_is_reached_by_the_handshake_alone(transitions in transitions()) {
+        fn only_the_handshake_leads_to_ready(transitions in transitions()) {
             let mut state = State::Connecting;
             for transition in transitions {
                 let next = state.after(transition);

@@ -1,9 +1,9 @@
-//! How long a peer that says nothing is given.
+//! How long the kernel waits for a silent peer.
 //!
-//! Keepalive is for an idle connection, the user timeout for one with data in flight. Linux keeps one clock for both: where
-//! TCP_USER_TIMEOUT is set, unanswered probes end the connection after that time, and not after their count. So the
-//! kernel is told which of the two holds whenever that changes. An idle connection has keepalive's time and not none,
-//! for a last acknowledgement or a PONG may be on its way, and while anything is, the kernel does not probe.
+//! Keepalive applies to an idle connection, the user timeout to one with data in flight. Linux uses one clock for both: if
+//! TCP_USER_TIMEOUT is set, unanswered probes end the connection after that time, not after their count. Therefore
+//! kvconn sets TCP_USER_TIMEOUT each time the connection becomes idle or busy. An idle connection gets keepalive's total
+//! time and not 0: a last acknowledgement or a PONG may still be in flight, and the kernel does not probe meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::connection::acknowledgement::tcp_info;
 use crate::options::{Key, Values};
 
-/// Milliseconds for each.
+/// In milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PeerTimeouts {
     idle: i64,
@@ -23,27 +23,27 @@ impl PeerTimeouts {
         let in_flight = values.get(Key::UserTimeoutMs);
         let [idle, interval, count] =
             [Key::KeepaliveIdleS, Key::KeepaliveIntervalS, Key::KeepaliveCount].map(|key| values.get(key));
-        // Exactly that, for no probe is sent too early: at the last one's time it is over.
+        // No slack is needed: no probe is sent early, so the time is over when the last probe is due.
         let probed = (idle + interval * count) * 1000;
         PeerTimeouts { idle: if idle == 0 { in_flight } else { probed }, in_flight }
     }
 
-    /// From now on nothing is on the way.
+    /// From now on nothing is in flight.
     pub(super) fn while_idle(self, tcp: BorrowedFd<'_>) {
         tcp_info::set_user_timeout(tcp, self.idle);
     }
 
-    /// From now on something is.
+    /// From now on something is in flight.
     pub(super) fn while_in_flight(self, tcp: BorrowedFd<'_>) {
         tcp_info::set_user_timeout(tcp, self.in_flight);
     }
 
-    /// Whether the kernel can have given up by now, when the peer has been silent for so long: what ends a connection
-    /// before that is an answer, the RST of a host that is back and knows nothing of it. Where the user timeout is 0,
-    /// only the kernel knows.
+    /// Whether the kernel can have given up by now, after the peer has been silent for this time. An end before that time was
+    /// caused by an answer: the RST of a host that restarted and does not know the connection. If the user timeout is
+    /// 0, the kernel alone decides when to give up.
     pub(super) fn can_be_over(self, in_flight: bool, silent: Duration, round_trip: Duration) -> bool {
         let patience = if in_flight { self.in_flight } else { self.idle };
-        // The kernel counts from when it sent what was lost, we from when something was last seen to be acknowledged.
+        // The kernel counts from when it sent the lost data; kvconn counts from the last acknowledgement it has seen.
         let slack = Duration::from_millis(150) + 2 * round_trip;
         silent + slack >= Duration::from_millis(patience.unsigned_abs())
     }

@@ -1,7 +1,7 @@
-//! What happened, in order, for whoever wants to know: a bounded queue with a level-triggered descriptor.
+//! Events of a manager, in order: a bounded queue with a level-triggered descriptor.
 //!
-//! Nobody has to read it. When it is full, the newest events are dropped, and an OVERFLOW stands where they would
-//! have stood: what is read before it happened before the loss, what is read after it happened after.
+//! Reading it is optional. When it is full, the newest events are dropped, and an OVERFLOW takes their place in the order:
+//! an event read before it happened before the loss, an event read after it happened after the loss.
 
 #[cfg(test)]
 mod tests;
@@ -20,33 +20,32 @@ use crate::net::endpoint::Endpoint;
 use crate::sys::lock::{Condvar, Mutex};
 use crate::sys::wake::EventFd;
 
-/// The longest text that is kept with an event, in bytes: what C sees of it, and what bounds the queue's memory.
+/// The longest text kept with an event, in bytes. C sees no more of it, and it bounds the queue's memory.
 const MAX_MESSAGE: usize = 255;
 
 /// The kinds of events. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum EventKind {
-    /// Nothing happened within the time given.
+    /// No event came in time.
     None = 0,
     /// The ZMTP handshake of a connection has succeeded.
     Ready = 1,
     /// Ending: the dial failed.
     ConnectFailed = 2,
-    /// Ending: a READY connection's peer is gone.
+    /// Ending: the peer of a READY connection is gone.
     PeerLost = 3,
     /// Ending: this process ended the connection.
     Disconnected = 4,
-    /// Ending: the connection was idle, with everything acknowledged, and was closed to save its descriptors.
+    /// Ending: an idle connection was closed, with everything acknowledged.
     Evicted = 5,
-    /// Nothing of what is on the way to the peer has been acknowledged for `stall_ms`; there may still be room. (Where nobody can
-    /// tell: libzmq has let go of nothing that it holds.)
+    /// Messages are in flight, and made no progress for `stall_ms`. There may still be room.
     Stalled = 6,
     /// A stalled connection makes progress again.
     Recovered = 7,
-    /// With a connection: ending, its node failed. Without: the life of the node is over.
+    /// With a connection: ending, its node failed. Without: the node failed.
     NodeFailed = 8,
-    /// Some events did not fit in the queue at this place; `count` says how many.
+    /// Some events did not fit into the queue at this place; `count` says how many.
     Overflow = 9,
 }
 
@@ -65,6 +64,12 @@ impl EventKind {
             EventKind::NodeFailed => "NODE_FAILED",
             EventKind::Overflow => "OVERFLOW",
         }
+    }
+
+    /// Whether it ends a connection that was READY, if it is about one.
+    fn is_ending(self) -> bool {
+        use EventKind::{Disconnected, Evicted, NodeFailed, PeerLost};
+        matches!(self, PeerLost | Disconnected | Evicted | NodeFailed)
     }
 }
 
@@ -87,16 +92,16 @@ pub struct Event {
     pub node_name: Option<Arc<str>>,
     /// Ending events: messages accepted. OVERFLOW: events lost. NODE_FAILED of a node: requests failed.
     pub count: u64,
-    /// What became of what the connection accepted, if it is about one. Final in ending events.
+    /// The outcome of what the connection accepted, if it is about one. Final in ending events.
     pub delivery: Option<Delivery>,
     /// Wall-clock time of the event.
     pub at: SystemTime,
-    /// One line for a person.
+    /// One line of text for operators.
     pub message: String,
 }
 
 impl Event {
-    /// An event of this moment, about nothing yet, with the status that its kind implies.
+    /// An event at this moment, with the status that its kind implies.
     pub fn new(kind: EventKind, message: impl Into<String>) -> Event {
         let status = match kind {
             EventKind::ConnectFailed => Status::ConnectFailed,
@@ -122,7 +127,7 @@ impl Event {
         }
     }
 
-    /// How important it is to an operator.
+    /// Its level in the log.
     fn level(&self) -> Level {
         match self.kind {
             EventKind::None
@@ -193,31 +198,67 @@ impl fmt::Display for Event {
         if !self.message.is_empty() {
             write!(f, ": {}", self.message)?;
         }
-        Ok(())
+        match (&self.delivery, self.kind) {
+            (Some(delivery), _) if self.kind.is_ending() => write!(f, "; {delivery}"),
+            (None, EventKind::NodeFailed) if self.node != NodeId::NONE => write!(f, "; {} requests failed", self.count),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many losses of each kind are remembered.
+const REMEMBERED_LOSSES: usize = 16;
+
+/// The last losses, whether somebody has read their events or not; newest last.
+#[derive(Clone, Default)]
+pub(crate) struct Losses {
+    /// Connections whose peer was lost, or which their node's failure ended.
+    connections: VecDeque<Event>,
+    /// Nodes that failed.
+    nodes: VecDeque<Event>,
+}
+
+impl Losses {
+    fn remember(&mut self, event: &Event) {
+        let losses = match (event.kind, event.conn) {
+            (EventKind::NodeFailed, ConnId::NONE) => &mut self.nodes,
+            (EventKind::NodeFailed | EventKind::PeerLost, _) => &mut self.connections,
+            _ => return,
+        };
+        if losses.len() == REMEMBERED_LOSSES {
+            losses.pop_front();
+        }
+        losses.push_back(event.clone());
+    }
+
+    /// Newest first, those of nodes before those of connections.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &Event> {
+        self.nodes.iter().rev().chain(self.connections.iter().rev())
     }
 }
 
 /// The events of one manager.
 ///
-/// Its lock is a leaf: it is taken under any other, and none is taken under it.
+/// Its lock is a leaf: it may be taken under any other lock, and no lock is taken under it.
 pub struct Events {
     queue: Mutex<Queue>,
     more: Condvar,
 }
 
 struct Queue {
-    /// Each with what was lost right before it.
+    /// Each event, with the events lost right before it.
     events: VecDeque<(Loss, Event)>,
-    /// What was lost after the last of `events`.
+    /// The events lost after the last of `events`.
     loss: Loss,
-    /// How many of all these losses are not empty: each will be an OVERFLOW.
+    /// How many of these losses are not empty. Each becomes an OVERFLOW.
     overflows: usize,
     bound: usize,
     dropped: u64,
     /// STALLED events ever pushed, lost ones included.
     stalls: u64,
     closed: bool,
-    /// Made when it is first asked for. Rung when the first item comes, cleared when the last goes.
+    losses: Losses,
+    /// Made when it is first asked for. Readable while an event waits.
     fd: Option<EventFd>,
 }
 
@@ -225,12 +266,12 @@ struct Queue {
 #[derive(Default)]
 struct Loss {
     count: u64,
-    /// When the first was lost.
+    /// When the first of them was lost.
     since: Option<SystemTime>,
 }
 
 impl Events {
-    /// No events; `bound` of them can wait, apart from OVERFLOWs.
+    /// An empty queue. `bound` events can wait, OVERFLOWs not counted.
     pub fn new(bound: usize) -> Events {
         let queue = Queue {
             events: VecDeque::new(),
@@ -240,29 +281,32 @@ impl Events {
             dropped: 0,
             stalls: 0,
             closed: false,
+            losses: Losses::default(),
             fd: None,
         };
         Events { queue: Mutex::new(queue), more: Condvar::new() }
     }
 
-    /// From now on `bound` events can wait. Those that wait already stay, also when they are more.
+    /// From now on `bound` events can wait. Waiting events stay, even if they are more.
     pub fn set_bound(&self, bound: usize) {
         self.queue.lock().bound = bound;
     }
 
-    /// Logs an event, and queues it or counts it as lost. Never waits for a reader.
+    /// Logs an event and queues it, or counts it as lost. Never waits for a reader.
     pub fn push(&self, mut event: Event) {
         log::log(event.level(), || event.to_string());
         if event.message.len() > MAX_MESSAGE {
             event.message.truncate(event.message.floor_char_boundary(MAX_MESSAGE));
             event.message.shrink_to_fit();
         }
-        if self.queue.lock().push(event) {
+        let mut queue = self.queue.lock();
+        queue.losses.remember(&event);
+        if queue.push(event) {
             self.more.notify_one();
         }
     }
 
-    /// The next event. Waits for one until the deadline, not at all when that has passed. Several threads may wait;
+    /// The next event. Waits for one until the deadline. Does not wait if the deadline has passed. Several threads may wait;
     /// each event goes to one of them.
     pub fn next(&self, deadline: Instant) -> Option<Event> {
         let mut queue = self.queue.lock();
@@ -271,18 +315,18 @@ impl Events {
                 return Some(event);
             }
             if queue.closed || self.more.wait_until(&mut queue, deadline).timed_out() {
-                // An event may have come between the end of the time and the lock, with this thread woken for it.
+                // An event may have come after the timeout and before the lock, and this thread may have been woken for it.
                 return queue.pop();
             }
         }
     }
 
-    /// A descriptor that is readable exactly while an event waits. It is for poll and the like: who reads it or
-    /// writes to it spoils it. It is closed with the queue.
+    /// A descriptor that is readable exactly while an event waits. It is for poll and similar calls. The caller must not
+    /// read it or write to it. It is closed with the queue.
     ///
     /// # Errors
     ///
-    /// The system's, if no descriptor could be made.
+    /// The system's error, if no descriptor could be made.
     pub fn fd(&self) -> io::Result<RawFd> {
         let mut queue = self.queue.lock();
         if let Some(fd) = &queue.fd {
@@ -295,7 +339,7 @@ impl Events {
         Ok(queue.fd.insert(fd).as_raw_fd())
     }
 
-    /// Nobody waits here any more, now or later: [`next`](Events::next) returns what is queued, then nothing at once.
+    /// Ends all waits, present and future: [`next`](Events::next) returns the queued events, then nothing at once.
     pub fn close(&self) {
         self.queue.lock().closed = true;
         self.more.notify_all();
@@ -316,7 +360,7 @@ impl Events {
         self.len() == 0
     }
 
-    /// How many events wait, OVERFLOWs included, and how many were lost since the beginning.
+    /// How many events wait, OVERFLOWs included, and how many were lost since the queue was made.
     pub fn counts(&self) -> (usize, u64) {
         let queue = self.queue.lock();
         (queue.len(), queue.dropped)
@@ -328,12 +372,22 @@ impl Events {
         Some((queue.len(), queue.dropped))
     }
 
-    /// How many STALLED there were since the beginning, lost ones included.
+    /// The last losses.
+    pub(crate) fn losses(&self) -> Losses {
+        self.queue.lock().losses.clone()
+    }
+
+    /// The same without waiting for the lock.
+    pub(crate) fn try_losses(&self) -> Option<Losses> {
+        Some(self.queue.try_lock()?.losses.clone())
+    }
+
+    /// How many STALLED events there were since the queue was made, lost ones included.
     pub fn stalls(&self) -> u64 {
         self.queue.lock().stalls
     }
 
-    /// How many events were lost since the beginning.
+    /// How many events were lost since the queue was made.
     pub fn dropped_total(&self) -> u64 {
         self.queue.lock().dropped
     }
@@ -344,7 +398,7 @@ impl Queue {
         self.events.len() + self.overflows
     }
 
-    /// Whether there is one more item to read than before.
+    /// Returns whether there is one more event to read than before.
     fn push(&mut self, event: Event) -> bool {
         let before = self.len();
         self.stalls += u64::from(event.kind == EventKind::Stalled);
@@ -359,7 +413,7 @@ impl Queue {
                 self.overflows += 1;
             }
         }
-        // The system is asked only when the queue was empty.
+        // The system call is needed only if the queue was empty.
         if let (0, Some(fd)) = (before, &self.fd) {
             fd.wake();
         }

@@ -7,7 +7,7 @@ use crate::sys::wake::wait_readable;
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// An event that its reader can tell from others.
+/// An event with a number, so that the reader can identify it.
 fn event(number: u64) -> Event {
     Event::new(EventKind::Ready, "").count(number)
 }
@@ -16,7 +16,7 @@ fn now(events: &Events) -> Option<Event> {
     events.next(Instant::now())
 }
 
-/// All that waits, as kinds and counts.
+/// All waiting events, as kinds and counts.
 fn drain(events: &Events) -> Vec<(EventKind, u64)> {
     std::iter::from_fn(|| now(events)).map(|e| (e.kind, e.count)).collect()
 }
@@ -26,7 +26,7 @@ fn readable(fd: RawFd) -> bool {
 }
 
 #[test]
-fn an_event_has_what_its_kind_implies_and_what_it_is_given() {
+fn an_event_has_the_defaults_of_its_kind_and_the_given_values() {
     let endpoint = Endpoint::parse("tcp://10.0.0.1:1000").unwrap();
     let e = Event::new(EventKind::PeerLost, "gone").errno(104).conn(ConnId(3), &endpoint).count(7);
     assert_eq!((e.status, e.os_errno, e.conn, e.count), (Status::PeerLost, 104, ConnId(3), 7));
@@ -50,7 +50,7 @@ fn events_come_in_order_and_an_empty_queue_does_not_wait_past_the_deadline() {
 }
 
 #[test]
-fn stalls_are_counted_whether_they_fit_or_not() {
+fn stalls_are_counted_even_if_they_are_lost() {
     let events = Events::new(2);
     for kind in [EventKind::Stalled, EventKind::Recovered, EventKind::Stalled, EventKind::Stalled] {
         events.push(Event::new(kind, ""));
@@ -59,7 +59,7 @@ fn stalls_are_counted_whether_they_fit_or_not() {
 }
 
 #[test]
-fn an_overflow_stands_where_the_loss_was_and_counts_it() {
+fn an_overflow_takes_the_place_of_the_loss_and_counts_it() {
     use EventKind::{Overflow, Ready};
     let events = Events::new(2);
     let before = SystemTime::now();
@@ -83,7 +83,7 @@ fn an_overflow_stands_where_the_loss_was_and_counts_it() {
 }
 
 #[test]
-fn a_bound_that_shrinks_keeps_what_waits() {
+fn a_smaller_bound_keeps_waiting_events() {
     use EventKind::{Overflow, Ready};
     let events = Events::new(5);
     (1..=4).for_each(|n| events.push(event(n)));
@@ -96,7 +96,7 @@ fn a_bound_that_shrinks_keeps_what_waits() {
 }
 
 #[test]
-fn the_descriptor_is_readable_exactly_while_something_waits() {
+fn the_descriptor_is_readable_exactly_while_an_event_waits() {
     let events = Events::new(2);
     events.push(event(1));
     let fd = events.fd().unwrap();
@@ -115,17 +115,17 @@ fn the_descriptor_is_readable_exactly_while_something_waits() {
     assert!(now(&events).is_none());
     assert!(!readable(fd));
 
-    // One ring however many come: the system is asked only at the first and the last.
+    // One wake-up for any number of events: the system is called only for the first and the last.
     (0..100).for_each(|n| events.push(event(n)));
-    let mut rings = 0_u64;
+    let mut wakeups = 0_u64;
     // SAFETY: 8 live bytes.
-    assert_eq!(unsafe { libc::read(fd, std::ptr::from_mut(&mut rings).cast(), 8) }, 8);
-    assert_eq!(rings, 1);
+    assert_eq!(unsafe { libc::read(fd, std::ptr::from_mut(&mut wakeups).cast(), 8) }, 8);
+    assert_eq!(wakeups, 1);
 }
 
 #[test]
 fn the_descriptor_is_closed_with_the_queue() {
-    // Other tests open and close descriptors meanwhile, so one that leaks would have to be found among many.
+    // Other tests open and close descriptors at the same time, so the test needs many to find a leak.
     let open = || std::fs::read_dir("/proc/self/fd").unwrap().count();
     let before = open();
     for _ in 0..500 {
@@ -136,7 +136,7 @@ fn the_descriptor_is_closed_with_the_queue() {
 }
 
 #[test]
-fn closing_wakes_every_waiter_and_keeps_what_is_queued() {
+fn closing_wakes_every_waiter_and_keeps_queued_events() {
     let events = Events::new(2);
     thread::scope(|scope| {
         let waiters: Vec<_> = (0..4).map(|_| scope.spawn(|| events.next(Instant::now() + LONG).is_none())).collect();
@@ -158,12 +158,12 @@ fn closing_wakes_every_waiter_and_keeps_what_is_queued() {
 }
 
 #[test]
-fn each_item_wakes_a_waiter_an_overflow_too() {
+fn each_event_wakes_a_waiter_and_so_does_an_overflow() {
     let events = Events::new(1);
     thread::scope(|scope| {
         let waiters: Vec<_> = (0..2).map(|_| scope.spawn(|| events.next(Instant::now() + LONG))).collect();
         thread::sleep(Duration::from_millis(30));
-        // Both under one lock, so that no waiter is quicker: the second is lost.
+        // Both pushes under one lock, so that no waiter runs in between: the second event is lost.
         let mut queue = events.queue.lock();
         let more = [queue.push(event(1)), queue.push(event(2)), queue.push(event(3))];
         drop(queue);
@@ -178,7 +178,7 @@ fn each_item_wakes_a_waiter_an_overflow_too() {
 }
 
 #[test]
-fn concurrent_threads_lose_nothing_and_the_descriptor_keeps_step() {
+fn concurrent_threads_lose_nothing_and_the_descriptor_agrees() {
     const PRODUCERS: u64 = 4;
     const EACH: u64 = 20_000;
     let events = Events::new(64);
@@ -196,7 +196,7 @@ fn concurrent_threads_lose_nothing_and_the_descriptor_keeps_step() {
         }
         for _ in 0..3 {
             scope.spawn(|| {
-                // What one reader gets of one producer is in order.
+                // The events of one producer reach one reader in order.
                 let mut last = [0; PRODUCERS as usize];
                 while let Some(e) = events.next(Instant::now() + LONG) {
                     if e.kind == EventKind::Overflow {
@@ -225,7 +225,7 @@ fn concurrent_threads_lose_nothing_and_the_descriptor_keeps_step() {
 }
 
 #[test]
-fn a_queue_that_nobody_reads_stays_small() {
+fn an_unread_queue_stays_small() {
     let events = Events::new(1000);
     let long = "é".repeat(400);
     events.push(Event::new(EventKind::Ready, long.as_str()));
@@ -237,7 +237,7 @@ fn a_queue_that_nobody_reads_stays_small() {
             event.message.push_str(&long);
         }
         events.push(event);
-        // Now and then one is read, so that losses have many places.
+        // Sometimes one is read, so that losses are at many places.
         if number % 1000 == 500 {
             match now(&events).unwrap() {
                 Event { kind: EventKind::Overflow, count, .. } => lost += count,

@@ -4,7 +4,7 @@ use std::ffi::{c_int, c_void};
 use std::io;
 use std::ptr::NonNull;
 
-use super::{Socket, check, last_error};
+use super::{Socket, check, last_error, retry};
 
 /// A libzmq context: its I/O threads and its sockets.
 pub(crate) struct Context(NonNull<c_void>);
@@ -34,16 +34,14 @@ impl Context {
     /// bound.
     pub(crate) fn terminate(self) {
         // SAFETY: the context is live, and not used after this. EINTR: it is called again, as libzmq asks.
-        while unsafe { zmq_sys::zmq_ctx_term(self.0.as_ptr()) } == -1
-            && last_error().kind() == io::ErrorKind::Interrupted
-        {}
+        let _ = retry(|| check(unsafe { zmq_sys::zmq_ctx_term(self.0.as_ptr()) }));
     }
 
     /// A new socket. The first one of a context starts libzmq's threads.
     pub(crate) fn socket(&self, kind: u32) -> io::Result<Socket> {
         // SAFETY: the context is live as long as `self`.
-        let raw = unsafe { zmq_sys::zmq_socket(self.0.as_ptr(), kind as c_int) };
-        let raw = NonNull::new(raw).ok_or_else(last_error)?;
+        let make = || NonNull::new(unsafe { zmq_sys::zmq_socket(self.0.as_ptr(), kind as c_int) });
+        let raw = retry(|| make().ok_or_else(last_error))?;
         // SAFETY: a new socket that nothing else refers to.
         Ok(unsafe { Socket::new(raw) })
     }

@@ -35,6 +35,17 @@ fn check(rc: c_int) -> io::Result<()> {
     if rc == -1 { Err(last_error()) } else { Ok(()) }
 }
 
+/// Makes a call again for as long as a signal interrupts it. Any call that reads a socket's commands may say EINTR,
+/// also one that does not wait, and then it has done nothing.
+fn retry<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
+    loop {
+        match call() {
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            result => return result,
+        }
+    }
+}
+
 /// An error of the safe binding's, with its errno: its own conversion drops that.
 pub(crate) fn io_error(e: zmq::Error) -> io::Error {
     io::Error::from_raw_os_error(e.to_raw())

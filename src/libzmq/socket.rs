@@ -5,7 +5,7 @@ use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 
-use super::{Frame, check, io_error};
+use super::{Frame, check, io_error, retry};
 
 /// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
 const ZMQ_OUT_BATCH_SIZE: u32 = 102;
@@ -16,7 +16,7 @@ const ZMQ_OUT_BATCH_SIZE: u32 = 102;
 pub(crate) struct Socket {
     /// Owns the socket, and refers to no context: dropping it terminates nothing.
     zmq: zmq::Socket,
-    /// The same socket; `zmq` gives its pointer only to whoever may change it.
+    /// The same socket; `zmq` gives its pointer only to `&mut self`.
     raw: NonNull<c_void>,
 }
 
@@ -41,9 +41,10 @@ impl Socket {
 
     fn set_raw(&self, option: u32, value: &[u8]) -> io::Result<()> {
         // SAFETY: value and length describe the same live memory; `self` is a live socket.
-        check(unsafe {
+        let set = || unsafe {
             zmq_sys::zmq_setsockopt(self.raw.as_ptr(), option as c_int, value.as_ptr().cast(), value.len())
-        })
+        };
+        retry(|| check(set()))
     }
 
     /// Sets for how long data may stay unacknowledged by the peer's kernel, in milliseconds.
@@ -63,43 +64,41 @@ impl Socket {
 
     /// The descriptor that turns readable when a command waits for the socket (edge-like: read the events then).
     pub(crate) fn fd(&self) -> io::Result<RawFd> {
-        self.zmq.get_fd().map_err(io_error)
+        retry(|| self.zmq.get_fd().map_err(io_error))
     }
 
     /// Processes waiting commands and tells whether a message would be accepted now.
     pub(crate) fn writable(&self) -> bool {
-        self.zmq.get_events().is_ok_and(|events| events.contains(zmq::POLLOUT))
+        let events = retry(|| self.zmq.get_events().map_err(io_error));
+        events.is_ok_and(|events| events.contains(zmq::POLLOUT))
     }
 
     /// Starts to connect; the outcome comes through the monitor.
     pub(crate) fn connect(&self, address: &CStr) -> io::Result<()> {
         // SAFETY: both live for the call.
-        check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) })
+        retry(|| check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) }))
     }
 
-    /// Reports its events (a mask) to whoever connects a PAIR to that inproc address.
+    /// Reports its events (a mask) to the PAIR that connects to that inproc address.
     pub(crate) fn monitor(&self, address: &CStr, events: u32) -> io::Result<()> {
         // SAFETY: both live for the call.
-        check(unsafe { zmq_sys::zmq_socket_monitor(self.raw.as_ptr(), address.as_ptr(), events as c_int) })
+        retry(|| check(unsafe { zmq_sys::zmq_socket_monitor(self.raw.as_ptr(), address.as_ptr(), events as c_int) }))
     }
 
     /// One attempt to hand over a frame, without waiting. After an error the frame is as it was.
     pub(crate) fn send(&self, frame: &mut Frame, more: bool) -> io::Result<()> {
         let flags = zmq_sys::ZMQ_DONTWAIT | if more { zmq_sys::ZMQ_SNDMORE } else { 0 };
         // SAFETY: both live for the call. On success libzmq takes the content and leaves an empty message.
-        check(unsafe { zmq_sys::zmq_msg_send(frame.raw(), self.raw.as_ptr(), flags as c_int) })
+        retry(|| check(unsafe { zmq_sys::zmq_msg_send(frame.raw(), self.raw.as_ptr(), flags as c_int) }))
     }
 
     /// One frame, without waiting; `None` when there is none.
     pub(crate) fn receive(&self) -> io::Result<Option<zmq::Message>> {
         let mut frame = zmq::Message::new();
-        loop {
-            match self.zmq.recv(&mut frame, zmq::DONTWAIT) {
-                Ok(()) => return Ok(Some(frame)),
-                Err(zmq::Error::EINTR) => {}
-                Err(zmq::Error::EAGAIN) => return Ok(None),
-                Err(e) => return Err(io_error(e)),
-            }
+        match retry(|| self.zmq.recv(&mut frame, zmq::DONTWAIT).map_err(io_error)) {
+            Ok(()) => Ok(Some(frame)),
+            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
+            Err(e) => Err(e),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! What the environment variable asks for: a log in a file.
+//! The log file that the environment variable asks for.
 
 use std::ffi::OsStr;
 use std::fmt::Write as _;
@@ -6,10 +6,12 @@ use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use super::{Level, Sink};
+use super::{FAILURES, Level, Sink, report_failure};
 use crate::error::{Error, Result};
 use crate::sys::descriptor;
 
@@ -26,32 +28,79 @@ pub(super) fn sink(value: &OsStr) -> Result<(Option<Sink>, Level)> {
     if level == Level::Off {
         return Ok((None, level));
     }
-    let file = open(OsStr::from_bytes(path)).map_err(|e| {
+    let mut file = LogFile::open(OsStr::from_bytes(path)).map_err(|e| {
         Error::invalid(format!("{value:?}: the file cannot be opened: {e}")).errno(e.raw_os_error().unwrap_or(0))
     })?;
-    let sink: Sink = Box::new(move |level, text| {
-        // One write for a line, so that the lines of several processes do not mix. There is nobody to tell that it
-        // failed.
-        let _ = (&file).write_all(line(SystemTime::now(), level, text).as_bytes());
-    });
-    Ok((Some(sink), level))
+    Ok((Some(Box::new(move |level, text| file.write(&line(SystemTime::now(), level, text)))), level))
 }
 
-/// A descriptor of our own, close-on-exec.
-fn open(path: &OsStr) -> io::Result<File> {
-    if path == "-" {
-        // A duplicate, so that no lock of the standard library's can be held when the process forks.
-        return Ok(io::stderr().as_fd().try_clone_to_owned()?.into());
+struct LogFile {
+    file: File,
+    /// Absolute, because the host may change its directory; `None` for standard error.
+    path: Option<PathBuf>,
+    /// Device and inode of the file.
+    inode: Option<(u64, u64)>,
+    /// A failure has been reported.
+    reported: bool,
+}
+
+impl LogFile {
+    fn open(path: &OsStr) -> io::Result<LogFile> {
+        if path == "-" {
+            // A duplicate, so that no lock of the standard library's can be held when the process forks.
+            let file = io::stderr().as_fd().try_clone_to_owned()?.into();
+            return Ok(LogFile { file, path: None, inode: None, reported: false });
+        }
+        LogFile::open_path(std::path::absolute(path)?)
     }
-    // Without waiting for whoever reads a named pipe; the log's thread waits for him afterwards, when it writes.
-    let file = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(path)?;
-    let file = File::from(descriptor::above_standard(file.into())?);
-    // SAFETY: an open descriptor of ours.
-    unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
-    Ok(file)
+
+    fn open_path(path: PathBuf) -> io::Result<LogFile> {
+        // Without waiting for the reader of a named pipe; the log's thread waits for it afterwards, when it writes.
+        let file = OpenOptions::new().append(true).create(true).custom_flags(libc::O_NONBLOCK).open(&path)?;
+        let file = File::from(descriptor::above_standard(file.into())?);
+        // SAFETY: an open descriptor of ours.
+        unsafe { libc::fcntl(file.as_fd().as_raw_fd(), libc::F_SETFL, libc::O_APPEND) };
+        let inode = file.metadata().ok().map(inode);
+        Ok(LogFile { file, path: Some(path), inode, reported: false })
+    }
+
+    /// One write for a line, so that the lines of several processes do not mix.
+    fn write(&mut self, line: &str) {
+        self.reopen_if_renamed();
+        if let Err(e) = self.file.write_all(line.as_bytes()) {
+            self.failed("written", &e);
+        }
+    }
+
+    fn failed(&mut self, what: &str, e: &io::Error) {
+        FAILURES.fetch_add(1, Ordering::Relaxed);
+        if let (Some(path), false) = (&self.path, std::mem::replace(&mut self.reported, true)) {
+            report_failure(&format!("{} cannot be {what}: {e}", path.display()));
+        }
+    }
+
+    /// Opens the path again when it no longer names the open file, as after logrotate. While that fails the old file goes on.
+    fn reopen_if_renamed(&mut self) {
+        let Some(path) = &self.path else { return };
+        if current_inode(path) == self.inode {
+            return;
+        }
+        match LogFile::open_path(path.clone()) {
+            Ok(new) => *self = new,
+            Err(e) => self.failed("opened again", &e),
+        }
+    }
 }
 
-fn line(at: SystemTime, level: Level, text: &str) -> String {
+fn current_inode(path: &Path) -> Option<(u64, u64)> {
+    std::fs::metadata(path).ok().map(inode)
+}
+
+fn inode(of: std::fs::Metadata) -> (u64, u64) {
+    (of.dev(), of.ino())
+}
+
+pub(super) fn line(at: SystemTime, level: Level, text: &str) -> String {
     let since_1970 = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = libc::time_t::try_from(since_1970.as_secs()).unwrap_or(0);
     // SAFETY: all zero is a valid tm, whose zone may be null.
@@ -73,31 +122,4 @@ fn line(at: SystemTime, level: Level, text: &str) -> String {
         level.name(),
     );
     out
-}
-
-#[cfg(test)]
-mod tests {
-    use std::time::Duration;
-
-    use super::*;
-
-    #[test]
-    fn a_line_has_time_process_level_and_text() {
-        let at = UNIX_EPOCH + Duration::from_micros(1_709_210_096_000_789);
-        let expected = format!("2024-02-29T12:34:56.000789Z kvconn[{}] warn a b\n", std::process::id());
-        assert_eq!(line(at, Level::Warn, "a b"), expected);
-    }
-
-    #[test]
-    fn a_named_pipe_that_nobody_reads_is_refused_at_once() {
-        let path = std::env::temp_dir().join(format!("kvconn-log-pipe-{}", std::process::id()));
-        let name = std::ffi::CString::new(path.as_os_str().as_bytes()).unwrap();
-        // SAFETY: a C string.
-        assert_eq!(unsafe { libc::mkfifo(name.as_ptr(), 0o600) }, 0);
-        let value = format!("info:{}", path.display());
-        let begun = std::time::Instant::now();
-        let refused = sink(OsStr::new(&value)).map(drop).expect_err("nobody reads it");
-        assert_eq!((refused.os_errno, begun.elapsed() < Duration::from_secs(5)), (libc::ENXIO, true), "{refused:?}");
-        std::fs::remove_file(path).unwrap();
-    }
 }

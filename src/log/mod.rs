@@ -1,23 +1,26 @@
-//! The log of the process: lines for a person, given to the host's function or written to a file.
+//! The log of the process: lines for a person, given to the host's function or appended to a file.
 //!
-//! Who logs may hold any of kvconn's locks, so it only queues the line. One thread, "kvconn-log", gives the lines to
-//! the sink, which is the host's code: it may be slow, panic or call kvconn. The thread exists while the log is on.
+//! The caller of [`log()`] may hold any of kvconn's locks, so the line only goes into a bounded channel. The thread
+//! "kvconn-log" takes it out and gives it to the sink, which may be slow, panic or call kvconn. The thread exists while
+//! the log is on.
 //!
-//! A forked child has no such thread, and what its parent left may be locked for ever: the child never touches it,
-//! and begins anew.
+//! A forked child has no such thread, and the parent's locks may be held for ever: the child never touches the
+//! parent's logger and makes its own.
 
-mod delivery;
 mod file;
+mod sink_thread;
 #[cfg(test)]
 mod tests;
 
 use std::ffi::OsString;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU8, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
 
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, Status};
+use crate::sys::foreign_fd;
 use crate::sys::lock::Mutex;
-use delivery::{Delivery, End};
+use sink_thread::{LogChannel, SinkThread};
 
 /// How important a line is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -51,16 +54,32 @@ impl Level {
 }
 
 /// What takes the lines. Called on the thread "kvconn-log" only, one line at a time, under no lock of kvconn's.
-pub type Sink = Box<dyn Fn(Level, &str) + Send + Sync>;
+pub type Sink = Box<dyn FnMut(Level, &str) + Send>;
 
 /// The environment variable that sends the log to a file.
-const VARIABLE: &str = "KVCONN_LOG";
+pub const VARIABLE: &str = "KVCONN_LOG";
 
-/// The level of the log, for [`enabled`]. Written under the lock of the [`Log`] that it is about.
+/// For how long [`set`] waits for the sink before, which is the host's code.
+pub const SINK_WAIT: Duration = Duration::from_secs(1);
+
+/// The level of the log, for [`enabled`]. Written under the lock of the [`Logger`] that it is about.
 static LEVEL: AtomicU8 = AtomicU8::new(Level::Off as u8);
 
-/// The log of this process, or of the one it was forked from. Never freed.
-static LOG: AtomicPtr<Log> = AtomicPtr::new(std::ptr::null_mut());
+/// The logger of this process, or of the one it was forked from. Never freed.
+static LOGGER: AtomicPtr<Logger> = AtomicPtr::new(std::ptr::null_mut());
+
+static DROPPED: AtomicU64 = AtomicU64::new(0);
+static FAILURES: AtomicU64 = AtomicU64::new(0);
+
+/// Lines that were dropped because the sink was too slow.
+pub fn dropped() -> u64 {
+    DROPPED.load(Ordering::Relaxed)
+}
+
+/// How often the log that `KVCONN_LOG` asks for could not be started, reopened or written.
+pub fn failures() -> u64 {
+    FAILURES.load(Ordering::Relaxed)
+}
 
 /// Whether lines of this level are wanted.
 #[inline]
@@ -69,7 +88,7 @@ pub fn enabled(level: Level) -> bool {
 }
 
 /// Logs a line, if it is wanted; only then is the text made. Never waits for the sink: when that is too slow, lines
-/// are lost, counted, and the count is logged.
+/// are dropped, counted, and the count is logged.
 #[inline]
 pub fn log(level: Level, text: impl FnOnce() -> String) {
     if enabled(level) {
@@ -78,111 +97,103 @@ pub fn log(level: Level, text: impl FnOnce() -> String) {
 }
 
 /// Sends lines up to `level` to `sink`, or nothing anywhere if there is no sink or `level` is Off. From now on
-/// `KVCONN_LOG` has no say.
+/// `KVCONN_LOG` has no effect.
 ///
-/// When it returns, the sink before has got every line that was logged for it, will not be called any more, and is
-/// dropped. That takes as long as the sink does. A sink that calls this itself is not waited for: it loses the lines
-/// that it has not got yet, and returns from its last call.
+/// When it returns OK, the sink before has got every line that was logged for it, or all it could take within
+/// [`SINK_WAIT`], and is not called again. A sink that calls this itself is not waited for: it loses the lines that it
+/// has not got yet, and returns from its last call.
 ///
 /// # Errors
 ///
-/// LIMIT: the thread cannot be made, and nothing has changed.
+/// LIMIT: the thread cannot be made, and nothing has changed. TIMEOUT: the new sink is in place, but the one before has
+/// not returned from its call; it is not called again after that.
 pub fn set(sink: Option<Sink>, level: Level) -> Result<()> {
     current().set(sink, level)
 }
 
 /// Starts the log that the environment variable `KVCONN_LOG` asks for: `level:path`, where the path `-` is standard
-/// error. Done once, and not when [`set`] came first.
-///
-/// # Errors
-///
-/// INVALID for a value that cannot be used, each time until it can; LIMIT as for [`set`].
-pub fn from_environment() -> Result<()> {
-    current().read_environment(std::env::var_os(VARIABLE))
+/// error. Done once, and not when [`set`] came first. What cannot be used is reported by one line on standard error,
+/// and leaves the log off: it must not stop the host.
+pub fn from_environment() {
+    current().read_environment(std::env::var_os(VARIABLE));
 }
 
-/// In a forked child: lets go of the parent's log, untouched and unfreed. A log that the environment asked for
+/// In a forked child: leaves the parent's logger alone, untouched and unfreed. A log that the environment asked for
 /// begins anew; a sink of the host's does not, because it may need what is not in the child.
 pub fn reset_after_fork() {
     // SAFETY: null or never freed. It may be the parent's: nothing of it is used that could be locked.
-    let by_environment = unsafe { LOG.load(Ordering::Acquire).as_ref() }
+    let by_environment = unsafe { LOGGER.load(Ordering::Acquire).as_ref() }
         .is_some_and(|old| old.pid != std::process::id() && old.by_environment.load(Ordering::Relaxed));
     current();
     if by_environment {
-        // It could be used in the parent. If it cannot be used here, the child has no log, as if the parent had none.
-        let _ = from_environment();
+        from_environment();
     }
 }
 
 #[cold]
 fn push(level: Level, text: String) {
-    if let Some(log) = existing() {
-        log.push(level, text);
+    if let Some(logger) = existing() {
+        logger.push(level, text);
     }
 }
 
-/// This very process's log, if it has one.
-fn existing() -> Option<&'static Log> {
+/// One line on standard error, where nobody else can be told. A standard error that nobody reads must not stop the host.
+fn report_failure(text: &str) {
+    let line = format!("kvconn: environment variable {VARIABLE}: {text}\n");
+    let _ = foreign_fd::write_all(libc::STDERR_FILENO, line.as_bytes(), Duration::ZERO);
+}
+
+/// This very process's logger, if it has one.
+fn existing() -> Option<&'static Logger> {
     // SAFETY: null or never freed.
-    unsafe { LOG.load(Ordering::Acquire).as_ref() }.filter(|log| log.pid == std::process::id())
+    unsafe { LOGGER.load(Ordering::Acquire).as_ref() }.filter(|logger| logger.pid == std::process::id())
 }
 
-/// This very process's log.
-fn current() -> &'static Log {
-    if let Some(log) = existing() {
-        return log;
-    }
-    let old = LOG.load(Ordering::Acquire);
-    let new = Box::into_raw(Box::new(Log::new(&LEVEL)));
-    match LOG.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire) {
-        Ok(_) => {
+/// This very process's logger.
+fn current() -> &'static Logger {
+    loop {
+        if let Some(logger) = existing() {
+            return logger;
+        }
+        let old = LOGGER.load(Ordering::Acquire);
+        let new = Box::into_raw(Box::new(Logger::new(&LEVEL)));
+        if LOGGER.compare_exchange(old, new, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             // SAFETY: never freed from now on.
-            let log = unsafe { &*new };
-            // In a child this ends the parent's level.
-            log.publish(&log.state.lock());
-            log
-        }
-        Err(first) => {
-            // Another thread of this process was first. `old` cannot have been its: that would have existed.
-            // SAFETY: nobody has seen ours; the other is never freed.
-            unsafe {
-                drop(Box::from_raw(new));
-                &*first
-            }
+            let logger = unsafe { &*new };
+            // In a child this ends what its parent had.
+            DROPPED.store(0, Ordering::Relaxed);
+            FAILURES.store(0, Ordering::Relaxed);
+            logger.publish(&logger.state.lock());
+        } else {
+            // SAFETY: another thread was first; nobody has seen ours.
+            drop(unsafe { Box::from_raw(new) });
         }
     }
 }
 
-struct Log {
-    /// The process that it belongs to.
+/// The log of one process.
+struct Logger {
     pid: u32,
     level: &'static AtomicU8,
-    state: Mutex<State>,
-    /// Whether the environment has been read with success. Its lock is held while it is read; `state` comes under it.
-    environment_read: Mutex<bool>,
+    /// A leaf: held for a moment, and no other lock under it but that of a [`SinkThread`].
+    state: Mutex<LoggerState>,
     /// Whether the environment asked for the log that is on. For the child, which cannot look into `state`.
     by_environment: AtomicBool,
 }
 
 #[derive(Default)]
-struct State {
+struct LoggerState {
     level: Option<Level>,
-    delivery: Option<Arc<Delivery>>,
-    /// Those before, while their threads may still be there.
-    ending: Vec<Arc<Delivery>>,
-    /// The caller has said what it wants.
-    by_caller: bool,
+    channel: Option<LogChannel>,
+    /// The threads of the sinks before, until they end.
+    ending: Vec<Arc<SinkThread>>,
+    environment_read: bool,
+    set_by_caller: bool,
 }
 
-impl Log {
-    fn new(level: &'static AtomicU8) -> Log {
-        Log {
-            pid: std::process::id(),
-            level,
-            state: Mutex::default(),
-            environment_read: Mutex::new(false),
-            by_environment: AtomicBool::new(false),
-        }
+impl Logger {
+    fn new(level: &'static AtomicU8) -> Logger {
+        Logger { pid: std::process::id(), level, state: Mutex::default(), by_environment: AtomicBool::new(false) }
     }
 
     fn push(&self, level: Level, mut text: String) {
@@ -190,67 +201,72 @@ impl Log {
         if text.contains(char::is_control) {
             text = text.replace(char::is_control, " ");
         }
-        let state = self.state.lock();
-        if let Some(delivery) = &state.delivery {
-            delivery.push(level, text);
+        if let Some(channel) = &mut self.state.lock().channel {
+            DROPPED.fetch_add(channel.push(level, text), Ordering::Relaxed);
         }
     }
 
     fn set(&self, sink: Option<Sink>, level: Level) -> Result<()> {
-        let new = Delivery::start(sink.filter(|_| level != Level::Off))?;
-        let mut state = self.state.lock();
-        state.by_caller = true;
-        self.by_environment.store(false, Ordering::Relaxed);
-        self.replace(&mut state, new, level);
-        let in_sink = delivery::is_this_thread();
-        if in_sink {
-            // After this returns no sink before is called again; waiting for one would be waiting for oneself.
-            state.ending.iter().for_each(|old| old.end(End::AtOnce));
-            return Ok(());
+        let channel = sink.filter(|_| level != Level::Off).map(LogChannel::start).transpose()?;
+        let ending = {
+            let mut state = self.state.lock();
+            state.set_by_caller = true;
+            self.by_environment.store(false, Ordering::Relaxed);
+            self.replace(&mut state, channel, level);
+            // Also those before the one that this call replaced: another call may still be waiting for them.
+            state.ending.clone()
+        };
+        // A sink that waited for its own end would wait for ever.
+        let deadline = if sink_thread::is_current() { None } else { Some(Instant::now() + SINK_WAIT) };
+        let running = ending.iter().filter(|old| !old.end(deadline)).count();
+        if running > 0 && deadline.is_some() {
+            return Err(Error::new(
+                Status::Timeout,
+                format!(
+                    "the log function before has not returned within {} s; it is not called again",
+                    SINK_WAIT.as_secs()
+                ),
+            ));
         }
-        let ending = state.ending.clone();
-        drop(state);
-        // Not only for the one that this call replaced: another call may still be waiting for the one before.
-        ending.iter().for_each(|old| old.wait());
-        self.state.lock().ending.retain(|old| !ending.iter().any(|waited| Arc::ptr_eq(old, waited)));
         Ok(())
     }
 
-    fn read_environment(&self, value: Option<OsString>) -> Result<()> {
-        let mut read = self.environment_read.lock();
-        if *read {
-            return Ok(());
-        }
-        if let Some(value) = value {
-            let (sink, level) = file::sink(&value)
-                .map_err(|e| Error { message: format!("environment variable {VARIABLE}: {}", e.message), ..e })?;
-            let new = Delivery::start(sink)?;
+    fn read_environment(&self, value: Option<OsString>) {
+        {
             let mut state = self.state.lock();
-            if state.by_caller {
-                // Nothing was queued for it.
-                new.iter().for_each(|new| new.end(End::AtOnce));
-                state.ending.extend(new);
-            } else {
-                self.by_environment.store(new.is_some(), Ordering::Relaxed);
-                self.replace(&mut state, new, level);
+            if state.set_by_caller || std::mem::replace(&mut state.environment_read, true) {
+                return;
             }
         }
-        *read = true;
-        Ok(())
-    }
-
-    fn replace(&self, state: &mut State, new: Option<Arc<Delivery>>, level: Level) {
-        state.level = new.as_ref().map(|_| level);
-        self.publish(state);
-        // Those that a sink replaced, and nobody waited for.
-        state.ending.retain(|old| !old.is_over());
-        if let Some(old) = std::mem::replace(&mut state.delivery, new) {
-            old.end(End::WhenEmpty);
-            state.ending.push(old);
+        let Some(value) = value else { return };
+        // Not under the lock: opening a file may take its time.
+        let started =
+            file::sink(&value).and_then(|(sink, level)| Ok((sink.map(LogChannel::start).transpose()?, level)));
+        match started {
+            Ok((channel, level)) => {
+                let mut state = self.state.lock();
+                if !state.set_by_caller {
+                    self.by_environment.store(channel.is_some(), Ordering::Relaxed);
+                    self.replace(&mut state, channel, level);
+                }
+            }
+            Err(e) => {
+                FAILURES.fetch_add(1, Ordering::Relaxed);
+                report_failure(&format!("no log: {}", e.message));
+            }
         }
     }
 
-    fn publish(&self, state: &State) {
+    fn replace(&self, state: &mut LoggerState, channel: Option<LogChannel>, level: Level) {
+        state.level = channel.as_ref().map(|_| level);
+        self.publish(state);
+        state.ending.retain(|old| !old.is_over());
+        if let Some(old) = std::mem::replace(&mut state.channel, channel) {
+            state.ending.push(old.close());
+        }
+    }
+
+    fn publish(&self, state: &LoggerState) {
         self.level.store(state.level.unwrap_or(Level::Off) as u8, Ordering::Relaxed);
     }
 }

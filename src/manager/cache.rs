@@ -1,4 +1,4 @@
-//! What is known of each endpoint: its connection, its remembered options, its fence, its backoff.
+//! What is known about each endpoint: its connection, its remembered options, its fence, its backoff.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
@@ -20,26 +20,26 @@ pub(crate) enum Fence {
     NodeFailed { node: NodeId, name: Arc<str>, reason: Arc<str>, at: Instant },
 }
 
-/// What one endpoint's dials have taught.
+/// The backoff of one endpoint.
 #[derive(Debug, Default)]
 pub(crate) struct Backoff {
-    /// Failed dials in a row; the step doubles with each.
+    /// Failed dials in a row. The step doubles with each.
     failures: u32,
-    /// No dial before then.
+    /// No dial before this time.
     not_before: Option<Instant>,
-    /// Why not: errno, and what became of the last dial.
+    /// The reason: errno, and the outcome of the last dial.
     last: Option<(i32, Arc<str>)>,
-    /// The newest life that reset it. Each life does so once, so that registering again and again is no storm.
+    /// The newest node life that reset it. Each life resets it only once, so repeated registration cannot cause a dial storm.
     reset_by: NodeId,
 }
 
-/// All that is known of one endpoint.
+/// Everything known about one endpoint.
 #[derive(Default)]
 pub(crate) struct Entry {
     current: Option<Arc<Connection>>,
     /// A live node owns it.
     owned: bool,
-    /// The options it was connected or registered with; of each setting the last.
+    /// The options it was connected or registered with. For each setting, the last value given.
     options: Option<Arc<Options>>,
     fence: Option<Fence>,
     backoff: Backoff,
@@ -47,30 +47,30 @@ pub(crate) struct Entry {
     addresses: Arc<AddressHistory>,
     /// Connections that have ended, and whose sockets libzmq may not have closed yet.
     closing: Vec<Weak<Connection>>,
-    /// Messages that its connections before accepted, and those known to be acknowledged.
+    /// Messages accepted by its earlier connections, and how many of them are known to be acknowledged.
     delivered: (u64, u64),
-    /// Its place among those that are only remembered.
+    /// Its place in the list of endpoints that are only remembered: whether it is fenced, and its stamp.
     remembered: Option<(bool, u64)>,
 }
 
-/// The endpoints of a manager. Lives under the global lock.
+/// The endpoints of a manager. Guarded by the global lock.
 #[derive(Default)]
 pub(crate) struct Cache {
     entries: HashMap<Endpoint, Entry>,
     /// Endpoints that are connected or owned.
     in_use: usize,
-    /// Those that are not, oldest first: fenced ones, and others.
+    /// Endpoints that are not in use, oldest first: fenced ones, and others.
     fenced: BTreeMap<u64, Endpoint>,
     known: BTreeMap<u64, Endpoint>,
     clock: u64,
 }
 
-/// Who asks for a connection.
+/// Which call asks for a connection.
 #[derive(Clone, Copy)]
 pub(crate) enum DialPolicy<'a> {
-    /// `kvconn_connect`, with these options; passes the fence of a disconnect.
+    /// `kvconn_connect` with these options. It lifts the fence of a disconnect.
     Connect(Option<&'a Options>),
-    /// The same call again after a failed dial or a wait: a fence that was set since it began, then, is meant for it.
+    /// The same call again after a failed dial or a wait. It began at this time; a fence set later ends it.
     Again(Option<&'a Options>, Instant),
     /// `kvconn_send_to`.
     SendTo,
@@ -86,7 +86,7 @@ impl<'a> DialPolicy<'a> {
     }
 }
 
-/// CONFLICT when the live connection is not as these options want it.
+/// CONFLICT if the live connection has other options.
 fn check_conflict(conn: &Connection, options: &Options) -> Result<()> {
     match conn.values().conflict(options) {
         None => Ok(()),
@@ -94,16 +94,16 @@ fn check_conflict(conn: &Connection, options: &Options) -> Result<()> {
     }
 }
 
-/// What the policy gets.
+/// The answer to such a call.
 pub(crate) enum Admission {
     /// The live connection.
     Current(Arc<Connection>),
-    /// Leave to dial with these values, which come from these explicit options among others.
+    /// Permission to dial with these values, which come from these explicit options among others.
     Dial(Box<Values>, Option<Arc<Options>>),
 }
 
 impl Fence {
-    /// The error that a call on the fenced endpoint gets.
+    /// The error for a call on the fenced endpoint.
     pub(crate) fn error(&self, endpoint: &Endpoint) -> Error {
         match self {
             Fence::Disconnected { by, at } => Error::new(
@@ -132,7 +132,7 @@ impl Backoff {
         base.saturating_mul(1 << self.failures.min(24)).min(values.ms(Key::BackoffMaxMs))
     }
 
-    /// A step from then on, and why.
+    /// No dial for one step from `from` on, for this reason.
     fn hold(&mut self, from: Instant, values: &Values, os_errno: i32, why: String) {
         let step = self.step(values);
         self.not_before = Some(from + step + step.mul_f64(0.25 * random()));
@@ -144,8 +144,8 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// A dial that began then was ended from here before it was READY. Nobody knows what would have become of it: it has
-    /// used up its step, or dialling and giving up in turn would be a storm; the next step is no longer.
+    /// A dial that began at `dialled` was ended locally before it was READY, so its outcome is unknown. It uses up its step:
+    /// otherwise dialling and giving up in turn would be a dial storm. The next step does not grow.
     fn given_up(&mut self, dialled: Instant, values: &Values, text: &str) {
         self.hold(dialled, values, libc::ECANCELED, format!("the last dial was given up: {text}"));
     }
@@ -164,7 +164,7 @@ impl Backoff {
     }
 }
 
-/// Between 0 and 1, so that many processes do not dial in step. Nothing secret depends on it.
+/// Between 0 and 1, so that many processes do not dial at the same time. Need not be secret.
 fn random() -> f64 {
     use std::hash::{BuildHasher, RandomState};
     RandomState::new().hash_one(0) as f64 / u64::MAX as f64
@@ -183,12 +183,12 @@ impl Entry {
         self.current.is_some() || self.owned
     }
 
-    /// What its connections before have delivered: messages accepted, and those known to be acknowledged.
+    /// Messages accepted by its earlier connections, and how many of them are known to be acknowledged.
     pub(crate) fn delivered(&self) -> (u64, u64) {
         self.delivered
     }
 
-    /// What describe tells of its backoff: failures in a row, time left, what became of the last dial.
+    /// For describe: failures in a row, time left, and the outcome of the last dial.
     pub(crate) fn backoff(&self) -> Option<(u32, Duration, Arc<str>)> {
         let (_, why) = self.backoff.last.clone()?;
         let left = self.backoff.not_before.map_or(Duration::ZERO, |at| at.saturating_duration_since(Instant::now()));
@@ -216,7 +216,7 @@ impl Cache {
         self.entries.get(endpoint).is_some_and(Entry::in_use)
     }
 
-    /// How long until the endpoint may be dialled again, if it has to wait.
+    /// How long until the endpoint may be dialled again. `None` if it may be dialled now.
     pub(crate) fn next_step(&self, endpoint: &Endpoint) -> Option<Duration> {
         self.entries.get(endpoint)?.backoff.not_before?.checked_duration_since(Instant::now())
     }
@@ -236,8 +236,7 @@ impl Cache {
         self.in_use
     }
 
-    /// The live connection for who asks, or leave to dial; fences, conflicts, backoff and capacity say no.
-    /// Changes nothing.
+    /// The live connection, or permission to dial. Fences, conflicts, backoff and capacity refuse. Changes nothing.
     pub(crate) fn admit(&self, endpoint: &Endpoint, policy: DialPolicy<'_>, values: &Values) -> Result<Admission> {
         let entry = self.entries.get(endpoint);
         let given = policy.given();
@@ -282,14 +281,14 @@ impl Cache {
         values.of_connection(options.as_deref()).map(drop).map_err(|e| e.at(endpoint))
     }
 
-    /// Who asks and gets the live connection has connected with its options as well.
+    /// A call got the live connection: its options are remembered, as if it had dialled.
     pub(crate) fn remember(&mut self, endpoint: &Endpoint, policy: DialPolicy<'_>) {
         if let (Some(given), Some(entry)) = (policy.given(), self.entries.get_mut(endpoint)) {
             entry.options = given.over(entry.options.as_ref());
         }
     }
 
-    /// Whether that many more endpoints may be in use.
+    /// Whether `more` endpoints fit into the limit.
     pub(crate) fn check_room(&self, more: usize, values: &Values) -> Result<()> {
         let limit = values.count(Key::MaxEndpoints);
         if self.in_use + more > limit {
@@ -301,7 +300,7 @@ impl Cache {
         Ok(())
     }
 
-    /// Changes an entry, making it if need be, and keeps the counts and the order of the remembered in step.
+    /// Changes an entry, and makes it if necessary. Keeps `in_use` and the lists of remembered endpoints consistent.
     fn change<T>(&mut self, endpoint: &Endpoint, change: impl FnOnce(&mut Entry) -> T) -> T {
         let entry = self.entries.entry(endpoint.clone()).or_default();
         let was_in_use = entry.in_use();
@@ -326,7 +325,7 @@ impl Cache {
         result
     }
 
-    /// Forgets the oldest of those that are only remembered.
+    /// Forgets the oldest endpoints that are only remembered, down to the limit.
     pub(crate) fn trim(&mut self, values: &Values) {
         let limit = values.count(Key::MaxFences);
         for list in [&mut self.fenced, &mut self.known] {
@@ -338,7 +337,7 @@ impl Cache {
         }
     }
 
-    /// A connection takes its place; fences that a connect lifts are lifted.
+    /// A new connection is current. Lifts the fence.
     pub(crate) fn connected(&mut self, conn: &Arc<Connection>, options: Option<Arc<Options>>) {
         self.change(conn.endpoint(), |entry| {
             entry.current = Some(conn.clone());
@@ -348,7 +347,7 @@ impl Cache {
         });
     }
 
-    /// A connection has ended: what that means for the next dial.
+    /// A connection has ended. Updates the backoff.
     pub(crate) fn ended(&mut self, conn: &Arc<Connection>, finished: Finished, values: &Values, text: &str) {
         let os_errno = finished.os_errno;
         self.change(conn.endpoint(), |entry| {
@@ -361,7 +360,7 @@ impl Cache {
             entry.delivered.1 += finished.delivery.acknowledged.unwrap_or(0);
             let step = entry.backoff.step(values);
             match (finished.ready_for, finished.ending) {
-                // Lived longer than a step: the endpoint is well, and the next dial is free.
+                // READY for longer than a step: the endpoint works, and the next dial may come at once.
                 (Some(time), _) if time > step => entry.backoff.reset(),
                 (_, EndReason::ConnectFailed) => {
                     entry.backoff.failed(values, os_errno, format!("the last dial failed: {text}"));
@@ -370,7 +369,7 @@ impl Cache {
                     entry.backoff.failed(values, os_errno, format!("the last connection was lost: {text}"));
                 }
                 (None, _) => entry.backoff.given_up(conn.dialled(), values, text),
-                // READY, and ended from here: the endpoint is well.
+                // It was READY and was ended locally: the endpoint works.
                 (Some(_), _) => {}
             }
         });
@@ -388,9 +387,9 @@ impl Cache {
         closing.filter_map(Weak::upgrade).collect()
     }
 
-    /// Sets a fence; one of a failed node is not weakened.
+    /// Sets a fence. A fence of a failed node is not replaced by that of a disconnect.
     pub(crate) fn fence(&mut self, endpoint: &Endpoint, fence: Fence) {
-        // Fenced once more, it is the newest again.
+        // A fence set again becomes the newest in its list.
         if let Some((fenced, stamp)) = self.entries.get_mut(endpoint).and_then(|entry| entry.remembered.take()) {
             let list = if fenced { &mut self.fenced } else { &mut self.known };
             list.remove(&stamp);
@@ -402,7 +401,7 @@ impl Cache {
         });
     }
 
-    /// A live node registers it: lifts fences; the first time in a life the backoff begins anew.
+    /// A live node registers it. Lifts the fence. The first registration in a life resets the backoff.
     pub(crate) fn registered(&mut self, endpoint: &Endpoint, node: NodeId, options: Option<&Arc<Options>>) {
         self.change(endpoint, |entry| {
             entry.owned = true;
@@ -420,7 +419,7 @@ impl Cache {
         });
     }
 
-    /// No live node owns it any more.
+    /// No live node owns the endpoint any more.
     pub(crate) fn disowned(&mut self, endpoint: &Endpoint) {
         self.change(endpoint, |entry| entry.owned = false);
     }

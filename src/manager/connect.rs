@@ -1,9 +1,9 @@
-//! Connections of a manager: dial, find, send, end.
+//! A manager's connections: dial, find, send, end.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use super::flight::Flight;
+use super::flight::{Flight, WAIT_FOR_CLOSING};
 use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
 use crate::connection::message::Message;
@@ -17,14 +17,14 @@ use crate::options::{Key, Options, Reach, Values};
 use crate::timeout::Timeout;
 
 impl Manager {
-    /// The live connection to an endpoint, or a new dial. `wait` zero: at once, in whatever state it is; longer:
-    /// until it is READY or has failed. On TIMEOUT the dial goes on and the error names the connection.
+    /// The live connection to an endpoint, or a new dial. With `wait` 0 it returns at once, in whatever state the connection
+    /// is. Otherwise it waits until READY or failure. On TIMEOUT the dial goes on, and the error names the connection.
     pub fn connect(self: &Arc<Self>, endpoint: &str, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
         let endpoint = self.endpoint(endpoint)?;
         if let Some(options) = options {
             options.only(&[Reach::Connection, Reach::Call], "kvconn_connect").map_err(|e| e.at(&endpoint))?;
         }
-        // What ends a manager ends it for all endpoints; this call is about one.
+        // An error that closes the manager names no endpoint. This call is about one, so it is added.
         self.connect_to(&endpoint, options, wait).map_err(|e| if e.endpoint.is_empty() { e.at(&endpoint) } else { e })
     }
 
@@ -35,9 +35,12 @@ impl Manager {
         let mut deadline = None;
         loop {
             let known = deadline;
-            let last = || known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+            let last = || {
+                let deadline = known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+                deadline.max(begun + WAIT_FOR_CLOSING)
+            };
             let tried = self.obtain(endpoint, policy, &last).and_then(|conn| {
-                // The default: as long as one dial can take.
+                // The default wait: as long as one dial can take.
                 let values = conn.values();
                 let one_dial = values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs);
                 let wait = wait.or(one_dial + Duration::from_millis(10));
@@ -51,14 +54,14 @@ impl Manager {
                 Err(e) if retry && matches!(e.status, Status::ConnectFailed | Status::PeerLost | Status::Backoff) => e,
                 result => return result,
             };
-            // One dial for each step. From here on a new fence means: do not go on.
+            // One dial for each backoff step. A fence that is set from here on ends the retries.
             policy = DialPolicy::Again(options, begun);
             let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
             self.wait_for_step(endpoint, policy, deadline, &error)?;
         }
     }
 
-    /// The end of a connection, for a caller whose next call would dial: when that may be.
+    /// Adds to the error of an ended connection when the next dial is allowed, if the next call would dial.
     fn with_next_step(&self, endpoint: &Endpoint, error: Error) -> Error {
         let ended = matches!(error.status, Status::ConnectFailed | Status::PeerLost);
         match ended.then(|| self.sets().cache.next_step(endpoint)).flatten() {
@@ -72,7 +75,7 @@ impl Manager {
         values.ms(Key::ConnectTimeoutMs) + values.ms(Key::HandshakeTimeoutMs)
     }
 
-    /// Waits until the endpoint may be dialled again; an error when it must not, or when the time is over first.
+    /// Waits until the endpoint may be dialled again. An error if it must not, or if the deadline comes first.
     fn wait_for_step(
         &self,
         endpoint: &Endpoint,
@@ -100,7 +103,7 @@ impl Manager {
         }
     }
 
-    /// An endpoint from its text. Canonical text that is known already needs no parsing.
+    /// Parses an endpoint. Canonical text that is already known needs no parsing.
     pub(crate) fn endpoint(&self, text: &str) -> Result<Endpoint> {
         if let Some((known, _)) = self.sets().cache.get(text) {
             return Ok(known.clone());
@@ -108,7 +111,7 @@ impl Manager {
         Endpoint::parse(text).map_err(|e| Error::invalid(e.to_string()).at(shorten(text)))
     }
 
-    /// The live connection, or a new one that is being dialled.
+    /// The live connection, or a new one whose dial has begun.
     fn obtain(
         self: &Arc<Self>,
         endpoint: &Endpoint,
@@ -150,7 +153,7 @@ impl Manager {
         values: Values,
         flight: &mut Flight<'_>,
     ) -> Result<Option<Arc<Connection>>> {
-        // Everything that can run out is made before the endpoint gets an entry, and outside the lock.
+        // Everything that can run out is allocated outside the lock, and before the endpoint gets an entry.
         let made = self.runtime.engine().and_then(|engine| {
             if let Target::Name { .. } = endpoint.target() {
                 self.runtime.resolver().prepare().map_err(|e| {
@@ -182,7 +185,7 @@ impl Manager {
                 sets.cache.connected(&conn, options);
                 sets.past.dials += 1;
                 self.runtime.registry().add(&conn);
-                // Under the lock: whatever ends the connection from now on closes a socket that is watched.
+                // Under the lock, so that any call that ends it from now on closes a socket that is watched.
                 engine.watcher.watch(attempt, monitor, conn.clone());
                 Ok(Some(conn))
             }
@@ -195,7 +198,7 @@ impl Manager {
         }
     }
 
-    /// As the cache says; with `evict_idle`, room is made where there is none.
+    /// Asks the cache. If there is no room, `evict_idle` may make some.
     fn admit(&self, sets: &mut Sets, endpoint: &Endpoint, policy: DialPolicy<'_>) -> Result<Admission> {
         match sets.cache.admit(endpoint, policy, &sets.values) {
             Err(e) if e.status == Status::Limit => {
@@ -206,14 +209,14 @@ impl Manager {
         }
     }
 
-    /// Room for that many more endpoints; with `evict_idle`, the idlest connections make it, but for those to `kept` ones.
+    /// Checks for room for `more` endpoints. With `evict_idle`, evicts the longest idle connections, except those to `kept`.
     pub(super) fn make_room(&self, sets: &mut Sets, more: usize, kept: &[Endpoint]) -> Result<()> {
         loop {
             let full = match sets.cache.check_room(more, &sets.values) {
                 Err(full) if sets.values.get(Key::EvictIdle) != 0 => full,
                 result => return result,
             };
-            // A lock that is held is one that is used.
+            // A connection whose lock is held is in use, not idle.
             let unowned = sets.cache.evictable().filter(|conn| !kept.contains(conn.endpoint()));
             let idlest =
                 unowned.filter_map(|conn| Some((conn.try_idle()?, conn.clone()))).max_by_key(|(idle, _)| *idle);
@@ -223,26 +226,26 @@ impl Manager {
         }
     }
 
-    /// Nobody waits in a call on an idle connection, so nobody has to be woken.
+    /// No thread waits in a call on an idle connection, so waking here under the lock is short.
     fn evict(&self, sets: &mut Sets, conn: &Arc<Connection>, text: String) {
         let mut woken = Vec::new();
         self.end_together(sets, std::slice::from_ref(conn), End::new(Transition::Evict, text), &mut woken);
         woken.into_iter().for_each(Wakeups::wake);
     }
 
-    /// Evicts a connection that is idle for so long; when to look again, if it lives on.
+    /// Evicts a connection that has been idle for `limit`. Returns when to look again, if the connection lives on.
     pub(super) fn evict_idle(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration> {
         let mut sets = self.sets();
         let idle = conn.lock().idle().unwrap_or_default();
         if idle >= limit {
             self.evict(&mut sets, conn, format!("idle for {} ms (option idle_timeout_ms)", idle.as_millis()));
         }
-        // Something may have been sent in between: then it lives.
-        let inners = sets.cache.current(conn.endpoint()).is_some_and(|current| Arc::ptr_eq(current, conn));
-        inners.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
+        // A message may have been sent in between. Then it was not evicted.
+        let still_live = sets.cache.current(conn.endpoint()).is_some_and(|current| Arc::ptr_eq(current, conn));
+        still_live.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
     }
 
-    /// Ends whichever life is current at the endpoint and fences it. An endpoint that is not known is fenced too.
+    /// Ends the current connection to the endpoint, if there is one, and fences the endpoint. An unknown endpoint is fenced too.
     pub fn disconnect_endpoint(&self, endpoint: &str) -> Result<()> {
         let endpoint = self.endpoint(endpoint)?;
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_disconnect_endpoint");
@@ -257,7 +260,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The live connection to an endpoint; never dials. NOT_FOUND.
+    /// The live connection to an endpoint. Never dials. NOT_FOUND.
     pub fn find(&self, endpoint: &str) -> Result<ConnId> {
         let endpoint = self.endpoint(endpoint)?;
         match self.sets().cache.current(&endpoint) {
@@ -273,7 +276,7 @@ impl Manager {
         ids
     }
 
-    /// Connects if need be, then sends, all within the timeout.
+    /// Connects if necessary, then sends, all within the timeout.
     pub fn send_to(
         self: &Arc<Self>,
         endpoint: &str,
@@ -284,14 +287,14 @@ impl Manager {
         let begun = Instant::now();
         let timeout = timeout.or(self.send_timeout());
         loop {
-            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout);
+            let conn = self.obtain(&endpoint, DialPolicy::SendTo, &|| begun + timeout.max(WAIT_FOR_CLOSING));
             let conn = conn.inspect_err(|e| self.counts.sends_refused.add(e.status))?;
             let left = timeout.saturating_sub(begun.elapsed());
-            match conn.offer(message, Timeout::After(left)) {
-                // Evicted between the two steps, it is there to be dialled again.
+            match conn.send_uncounted(message, Timeout::After(left)) {
+                // Evicted between the two steps: the endpoint may be dialled again.
                 Err(e) if e.status == Status::Evicted => {}
                 sent => {
-                    let sequence = conn.counted(sent).map_err(|e| self.with_next_step(&endpoint, e))?;
+                    let sequence = conn.count_failure(sent).map_err(|e| self.with_next_step(&endpoint, e))?;
                     return Ok((conn.id(), sequence));
                 }
             }
@@ -299,7 +302,7 @@ impl Manager {
     }
 }
 
-/// A text that is no endpoint, for an error: cut, and without what would spoil a line.
+/// A text that is not an endpoint, for an error: cut to 64 characters, without control characters.
 fn shorten(text: &str) -> String {
     text.chars().take(64).map(|c| if c.is_control() { '?' } else { c }).collect()
 }

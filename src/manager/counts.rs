@@ -1,8 +1,8 @@
-//! What a manager counts as it happens, because nothing else remembers it.
+//! Counts that a manager keeps itself, because nothing else remembers the events.
 //!
-//! [`Past`] is plain numbers under the global lock; [`Counts`] are atomics, for what happens without that lock. They are
-//! ours and not the metrics library's, some of which are behind locks of parking_lot: those do not survive a fork
-//! (`lock.rs`). A send that gets through without waiting touches none of them.
+//! [`Past`] is plain numbers under the global lock. [`Counts`] are atomics, for events outside that lock. They are kvconn's
+//! own and not the metrics library's: some of that library's counters are behind parking_lot locks, which do not survive a
+//! fork (`sys/lock.rs`). A send that does not wait touches none of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,19 +27,19 @@ fn place(status: Status) -> usize {
     -(status as i32) as usize
 }
 
-/// What has been, under the global lock: it grows in the step in which it happens, so that who holds the lock finds
-/// every connection either here or among the live ones, never in both.
+/// Totals of ended connections and failed nodes, under the global lock. They grow in the step in which a connection leaves the cache. So a thread
+/// that holds the lock finds every connection either here or among the live ones, never in both.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
     pub(crate) dials: u64,
-    /// Connections, by the status that calls on them get now.
+    /// Ended connections, by the status that calls on them get now.
     pub(crate) ended: ByStatus,
-    /// Of connections that have ended: messages accepted, and what became of them.
+    /// Of ended connections: messages accepted, and their outcomes.
     pub(crate) accepted: u64,
     pub(crate) acknowledged: u64,
     pub(crate) unacknowledged: u64,
     pub(crate) unknown: u64,
-    /// Of connections that have ended: what the gate's safety net caught.
+    /// Of ended connections: lost wake-ups that the gate's safety net caught.
     pub(crate) rescues: u64,
     pub(crate) nodes_failed: u64,
     pub(crate) requests_failed: u64,
@@ -61,7 +61,7 @@ impl Past {
     }
 }
 
-/// What happens outside the global lock.
+/// Counts of events outside the global lock.
 #[derive(Debug, Default)]
 pub(crate) struct Counts {
     pub(crate) dials_refused: AtomicByStatus,
@@ -83,25 +83,25 @@ impl AtomicByStatus {
     }
 }
 
-/// The classes of [`Waits`]: up to so many microseconds. What is longer has a class of its own.
+/// The upper bounds of the classes of [`Waits`], in microseconds. Longer waits have a class of their own.
 const CLASSES: [u64; 16] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000, 250_000, 500_000, 1_000_000, 2_500_000,
     5_000_000, 10_000_000,
 ];
 
-/// How long those have waited who had to.
+/// How long sends have waited. Sends that did not wait are not counted.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     classes: [AtomicU64; CLASSES.len() + 1],
     nanoseconds: AtomicU64,
 }
 
-/// [`Waits`] as they were at one moment.
+/// [`Waits`] at one moment.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct WaitsRead {
-    /// Each class's upper bound in seconds, and how many waits are in it and in no smaller one.
+    /// Each class's upper bound in seconds, and how many waits are in it but in no smaller class.
     pub(crate) classes: Vec<(f64, u64)>,
-    /// Of all together, in seconds.
+    /// The sum of all waits, in seconds.
     pub(crate) sum: f64,
 }
 
@@ -109,7 +109,7 @@ impl Waits {
     pub(crate) fn add(&self, time: Duration) {
         let class = CLASSES.partition_point(|most| Duration::from_micros(*most) < time);
         self.classes[class].fetch_add(1, Ordering::Relaxed);
-        // 584 years fit in.
+        // The counter has room for 584 years.
         self.nanoseconds.fetch_add(time.as_nanos() as u64, Ordering::Relaxed);
     }
 
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_is_acknowledged_unacknowledged_or_unknown() {
+    fn accepted_is_the_sum_of_acknowledged_unacknowledged_and_unknown() {
         let mut past = Past::default();
         past.ended(Status::PeerLost, 10, Some(7), 0);
         past.ended(Status::Disconnected, 5, None, 1);

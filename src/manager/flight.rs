@@ -1,5 +1,5 @@
-//! Single flight: of the threads that want to dial one endpoint at the same time, one makes the sockets. The others wait for
-//! its result, so that an endpoint costs the descriptors of one dial, however many threads ask.
+//! Single flight: of the threads that want to dial one endpoint at the same time, one makes the sockets. The others
+//! wait for its result, so that an endpoint costs the descriptors of one dial, however many threads ask.
 
 use std::collections::HashMap;
 use std::sync::{Arc, OnceLock};
@@ -12,7 +12,9 @@ use crate::net::endpoint::Endpoint;
 use crate::sys::lock::MutexGuard;
 
 /// How many connections to one endpoint may be closing when another one is made.
-const MAX_CLOSING: usize = 4;
+const MAX_CLOSING: usize = 16;
+/// How long a call may wait for closing sockets, also one that has no time to wait.
+pub(super) const WAIT_FOR_CLOSING: Duration = Duration::from_millis(8);
 /// How long a thread waits for closing sockets before it asks again whether the endpoint may be dialled at all.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -20,8 +22,8 @@ const ASK_AGAIN: Duration = Duration::from_millis(5);
 #[derive(Default)]
 pub(super) struct Flights(HashMap<Endpoint, Arc<OnceLock<Option<Error>>>>);
 
-/// Leave to make the sockets of an endpoint. Dropping it wakes the threads that wait for the result. It takes the global lock
-/// then, which must not be held.
+/// Leave to make the sockets of an endpoint. Dropping it wakes the threads that wait for the result, and takes the
+/// global lock for that: the lock must not be held.
 pub(super) struct Flight<'a> {
     manager: &'a Manager,
     endpoint: &'a Endpoint,
@@ -40,9 +42,10 @@ impl Drop for Flight<'_> {
 }
 
 impl Manager {
-    /// Leave to make the sockets of an endpoint that may be dialled. `None`: the caller has waited for another thread's flight,
-    /// or for sockets that are closing, and must look again. An error: that flight failed, or the sockets are still closing at
-    /// the deadline. It does not wait for a flight with a deadline: that takes a few system calls, as the caller's own would.
+    /// Leave to make the sockets of an endpoint that may be dialled. `None`: the caller has waited for another thread's
+    /// flight, or for sockets that are closing, and must look again. An error: that flight failed, or the sockets are
+    /// still closing at the deadline. The wait for a flight has no deadline: it takes a few system calls, as a flight of
+    /// the caller's own would.
     pub(super) fn take_off<'a>(
         &'a self,
         mut sets: MutexGuard<'_, Sets>,
@@ -67,10 +70,10 @@ impl Manager {
     /// Waits a moment for some of these sockets to be closed.
     fn wait_for_closing(&self, closing: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || closing.iter().filter(|conn| conn.gone().is_none()).count();
-        let mut pulse = self.gone.0.lock();
+        let mut pulse = self.closed_signal.0.lock();
         let now = Instant::now();
         if left() >= MAX_CLOSING && now < deadline {
-            self.gone.1.wait_until(&mut pulse, deadline.min(now + ASK_AGAIN));
+            self.closed_signal.1.wait_until(&mut pulse, deadline.min(now + ASK_AGAIN));
         } else if left() >= MAX_CLOSING {
             let text = format!(
                 "{} connections to this endpoint are still being closed, and {MAX_CLOSING} may be; try again in a moment",

@@ -1,7 +1,7 @@
-//! One independent set of endpoints, nodes, fences, events and settings, behind one global lock.
+//! A manager: one independent set of endpoints, nodes, fences, events and settings, behind one global lock.
 //!
-//! The lock is held to look up and to change maps, never while a socket is used, closed or waited for. Lock order:
-//! this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
+//! The lock is held to look up and to change maps, never while a socket is used or closed, and never during a wait. Lock
+//! order: this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
 
 pub mod cache;
 mod connect;
@@ -29,7 +29,7 @@ use crate::manager::counts::{Counts, Past};
 use crate::manager::flight::Flights;
 use crate::manager::nodes::{Nodes, Remains};
 use crate::net::endpoint::Endpoint;
-use crate::options::{Key, Options, Reach, Values};
+use crate::options::{Key, Options, Reach, Source, Values};
 use crate::runtime::Runtime;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::timeout::Timeout;
@@ -37,16 +37,16 @@ use crate::timeout::Timeout;
 /// How many endings stay readable by id.
 const REMEMBERED_ENDINGS: usize = 4096;
 
-/// One independent set.
+/// One independent set of endpoints.
 pub struct Manager {
     id: ManagerId,
     sets: Mutex<Sets>,
-    /// A fence was set, or the manager closed: for those who wait between two dials. Goes with `sets`.
+    /// Signalled when a fence is set or the manager closes, for threads that wait between two dials. Used with `sets`.
     fenced: Condvar,
-    /// A flight has landed (see `flight.rs`). Goes with `sets`.
+    /// Signalled when the sockets of an endpoint were made (see `flight.rs`). Goes with `sets`.
     landed: Condvar,
-    /// Pulsed when libzmq has given up a connection; leaf lock.
-    gone: (Mutex<()>, Condvar),
+    /// Signalled when libzmq has closed the last socket of a connection. Leaf lock.
+    closed_signal: (Mutex<()>, Condvar),
     events: Arc<Events>,
     runtime: Arc<Runtime>,
     send_timeout_ms: AtomicU64,
@@ -62,7 +62,7 @@ pub(crate) struct Sets {
     /// Ended connections whose endings are remembered, oldest first.
     endings: VecDeque<Arc<Connection>>,
     pub(crate) past: Past,
-    /// Why no connection is made any more.
+    /// Set when no connection may be made any more: the status of later calls.
     closed: Option<Status>,
 }
 
@@ -85,7 +85,7 @@ impl Manager {
             fenced: Condvar::new(),
             landed: Condvar::new(),
             counts: Counts::default(),
-            gone: (Mutex::new(()), Condvar::new()),
+            closed_signal: (Mutex::new(()), Condvar::new()),
         })
     }
 
@@ -108,7 +108,7 @@ impl Manager {
         Duration::from_millis(self.send_timeout_ms.load(Ordering::Relaxed))
     }
 
-    /// The global lock, for who only looks on.
+    /// The global lock, if it is free. For describe and dump.
     pub(crate) fn try_sets(&self) -> Option<MutexGuard<'_, Sets>> {
         self.sets.try_lock()
     }
@@ -126,7 +126,7 @@ impl Manager {
         }
     }
 
-    /// Changes settings: all of them, or none. Live connections keep what they were made with.
+    /// Changes settings: all of them, or none. Live connections keep the settings that they were made with.
     pub fn configure(&self, options: &Options) -> Result<()> {
         if self.id == ManagerId::NONE {
             options.only(&[Reach::Process, Reach::Manager, Reach::Connection], "kvconn_configure")?;
@@ -134,7 +134,7 @@ impl Manager {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_configure of a manager other than 0")?;
         }
         let mut sets = self.open_sets()?;
-        let values = sets.values.with(options)?;
+        let values = sets.values.with(options)?.sourced(options, Source::Configure);
         self.runtime.configure(options)?;
         self.send_timeout_ms.store(values.get(Key::SendTimeoutMs).unsigned_abs(), Ordering::Relaxed);
         self.events.set_bound(values.count(Key::MaxEvents));
@@ -143,7 +143,7 @@ impl Manager {
         Ok(())
     }
 
-    /// The event descriptor: readable while an event waits. It belongs to the manager.
+    /// The event descriptor. It is readable while an event waits. It belongs to the manager.
     pub fn event_fd(&self) -> Result<RawFd> {
         self.events.fd().map_err(|e| {
             Error::limit(format!("no descriptor for events: {e}; raise RLIMIT_NOFILE"))
@@ -151,8 +151,8 @@ impl Manager {
         })
     }
 
-    /// The oldest event that waits, or the next within the timeout; kind NONE when there is none, and when the manager
-    /// was destroyed meanwhile. SHUTDOWN.
+    /// The oldest waiting event, or the next one within the timeout. Kind NONE if there is none, and if the manager was
+    /// destroyed in the meantime. SHUTDOWN.
     pub fn next_event(&self, timeout: Timeout) -> Result<Event> {
         let deadline = Instant::now() + timeout.or(self.send_timeout());
         match self.events.next(deadline) {
@@ -194,15 +194,15 @@ impl Manager {
         woken.into_iter().for_each(Wakeups::wake);
     }
 
-    /// The same under the global lock. True when it was READY and its peer is gone.
+    /// The same under the global lock. Returns true if the connection was READY and its peer is lost.
     fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, woken: &mut Vec<Wakeups>) -> bool {
         self.end_together(sets, std::slice::from_ref(conn), end, woken)
             .first()
             .is_some_and(|(_, finished)| finished.ending == EndReason::PeerLost)
     }
 
-    /// Ends several connections in one step: all of their locks are held when the first is marked, so that no call
-    /// finds one ended and another not. Returns those that had not ended before.
+    /// Ends several connections in one step. All of their locks are held when the first is marked, so no call finds one
+    /// ended and another not. Returns those that had not ended before.
     fn end_together(
         &self,
         sets: &mut Sets,
@@ -212,9 +212,9 @@ impl Manager {
     ) -> Vec<(Arc<Connection>, Finished)> {
         let mut conns: Vec<_> = conns.iter().collect();
         conns.sort_by_key(|conn| conn.id()); // the order of locks
-        let inners: Vec<_> = conns.iter().map(|conn| conn.lock()).collect();
-        let mut marked = Vec::with_capacity(inners.len());
-        for (conn, mut inner) in conns.into_iter().zip(inners) {
+        let locked: Vec<_> = conns.iter().map(|conn| conn.lock()).collect();
+        let mut marked = Vec::with_capacity(locked.len());
+        for (conn, mut inner) in conns.into_iter().zip(locked) {
             if let Some(finished) = conn.finish(&mut inner, end.clone()) {
                 marked.push((conn.clone(), finished, inner));
             }
@@ -226,14 +226,14 @@ impl Manager {
             woken.push(inner.close());
             sets.cache.ended(&conn, finished, &sets.values, &end.message);
             if !matches!(finished.ending, EndReason::ConnectFailed | EndReason::PeerLost) {
-                sets.nodes.endpoint_put_down(conn.endpoint());
+                sets.nodes.endpoint_closed_locally(conn.endpoint());
             }
             sets.endings.push_back(conn.clone());
             ended.push((conn, finished));
         }
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
-            // Whoever waits for the buffers that it was lent must find it.
+            // A thread that waits for its zero-copy buffers must still find it.
             if let Some(oldest) = sets.endings.pop_front()
                 && oldest.forget()
             {
@@ -243,20 +243,20 @@ impl Manager {
         ended
     }
 
-    /// Fences every endpoint and forgets the nodes, waits until the peers' kernels have acknowledged what was accepted, at
-    /// most for the time given, and ends all connections. TIMEOUT: something was not acknowledged in time and is dropped;
-    /// the ending events say what.
+    /// Fences every endpoint and forgets the nodes. Waits until the peers' kernels have acknowledged everything accepted, at
+    /// most for `flush`. Then ends all connections. TIMEOUT: something was not acknowledged in time and is dropped. The
+    /// ending events have the counts.
     pub fn disconnect_all(&self, flush: Timeout) -> Result<()> {
         let flush = flush.or(self.send_timeout());
         let deadline = Instant::now() + flush;
         let conns = self.drain(self.open_sets()?, Status::Disconnected, "being flushed by kvconn_disconnect_all");
         let text = "disconnected by kvconn_disconnect_all";
         let closed = self.close_drained(&conns, Transition::Disconnect, text, deadline);
-        // Who does not want to wait has not asked for anything to arrive.
+        // A caller that does not wait did not ask for delivery, so unsent messages are no error.
         if flush.is_zero() { Ok(()) } else { closed }
     }
 
-    /// `kvconn_shutdown`, first half: nothing is accepted any more.
+    /// `kvconn_shutdown`, first half: from now on nothing is accepted.
     pub(crate) fn begin_shutdown(&self) -> Vec<Arc<Connection>> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Shutdown);
@@ -270,7 +270,7 @@ impl Manager {
         self.close_drained(conns, Transition::Shutdown, "kvconn_shutdown was called", deadline)
     }
 
-    /// Fences every endpoint, forgets the nodes, and lets the connections accept nothing more.
+    /// Fences every endpoint, forgets the nodes, and stops the connections from accepting messages.
     fn drain(&self, mut sets: MutexGuard<'_, Sets>, status: Status, text: &'static str) -> Vec<Arc<Connection>> {
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let woken: Vec<_> = conns.iter().map(|conn| conn.drain(status, text)).collect();
@@ -281,7 +281,7 @@ impl Manager {
         conns
     }
 
-    /// Forgets the nodes and fences every endpoint that is known: none may be dialled until somebody says so.
+    /// Forgets the nodes and fences every known endpoint. None may be dialled until the caller asks for it.
     fn forget(&self, sets: &mut Sets) -> Remains {
         let (owned, remains) = sets.nodes.forget_all();
         for endpoint in &owned {
@@ -302,27 +302,27 @@ impl Manager {
         let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
         let timed_out = |conn: &&Arc<Connection>| conn.flush(0, left()).0.is_err_and(|e| e.status == Status::Timeout);
         let unflushed = conns.iter().filter(timed_out).count();
-        // Where nobody can tell what is acknowledged, libzmq has the rest of the time.
+        // Where acknowledgements are unknown, libzmq gets the rest of the time to send.
         let end = End::new(transition, text).linger(deadline.saturating_duration_since(Instant::now()));
         let mut woken = Vec::new();
         let mut sets = self.sets.lock();
         self.end_together(&mut sets, conns, end, &mut woken);
         drop(sets);
         woken.into_iter().for_each(Wakeups::wake);
-        // What was acknowledged is out, whether libzmq has given up its socket in time or not.
-        let gone = self.wait_gone(conns, deadline);
-        drop(gone);
-        let returned = self.wait_returned(conns, deadline);
-        let untold: Vec<_> = conns.iter().filter(|conn| conn.info().acknowledged.is_none()).cloned().collect();
-        let sent = self.wait_sent(&untold, deadline);
+        // Acknowledged messages are delivered, even if libzmq does not close its socket in time.
+        let closed = self.wait_closed(conns, deadline);
+        drop(closed);
+        let released = self.wait_released_all(conns, deadline);
+        let unknown: Vec<_> = conns.iter().filter(|conn| conn.info().acknowledged.is_none()).cloned().collect();
+        let sent = self.wait_sent(&unknown, deadline);
         if unflushed > 0 {
             let text = format!("{unflushed} connections had messages that were not acknowledged in time");
             return Err(Error::new(Status::Timeout, text));
         }
-        sent.and(returned)
+        sent.and(released)
     }
 
-    /// `kvconn_manager_destroy`: ends all, forgets all.
+    /// `kvconn_manager_destroy`: ends all connections and forgets everything.
     pub(crate) fn destroy(&self, deadline: Instant) -> Result<()> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Stale);
@@ -337,25 +337,24 @@ impl Manager {
         woken.into_iter().for_each(Wakeups::wake);
         self.events.close();
         let endings = endings.make_contiguous();
-        let gone = self.wait_gone(endings, deadline);
-        let returned = self.wait_returned(endings, deadline);
-        // Whoever waits for the buffers that one was lent must find it until they are given back.
+        let closed = self.wait_closed(endings, deadline);
+        let released = self.wait_released_all(endings, deadline);
+        // A thread that waits for the zero-copy buffers of a connection must find it until they are released.
         for ended in endings.iter().filter(|ended| ended.forget()) {
             self.runtime.registry().remove(ended.id());
         }
-        gone.and(returned)
+        closed.and(released)
     }
 
-    /// Waits until the buffers that were lent to these ended connections are given back. Not on the thread that does so.
-    fn wait_returned(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+    /// Waits until the zero-copy buffers of these ended connections are released. Does not wait on the thread that releases them.
+    fn wait_released_all(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
         let out = |conn: &&Arc<Connection>| conn.wait_released(0, left()).is_err_and(|e| e.status == Status::Timeout);
         match conns.iter().filter(out).count() {
             0 => Ok(()),
-            out => Err(Error::new(
-                Status::Timeout,
-                format!("buffers that {out} connections were lent are not given back yet"),
-            )),
+            out => {
+                Err(Error::new(Status::Timeout, format!("zero-copy buffers of {out} connections are not released yet")))
+            }
         }
     }
 
@@ -369,18 +368,18 @@ impl Manager {
 
     /// libzmq has closed the last socket of a connection.
     fn pulse_closed(&self) {
-        let _pulse = self.gone.0.lock();
-        self.gone.1.notify_all();
+        let _pulse = self.closed_signal.0.lock();
+        self.closed_signal.1.notify_all();
     }
 
-    fn wait_gone(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
-        let mut pulse = self.gone.0.lock();
+    fn wait_closed(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
+        let mut pulse = self.closed_signal.0.lock();
         loop {
             let left = conns.iter().filter(|conn| conn.gone().is_none()).count();
             if left == 0 {
                 return Ok(());
             }
-            if self.gone.1.wait_until(&mut pulse, deadline).timed_out() {
+            if self.closed_signal.1.wait_until(&mut pulse, deadline).timed_out() {
                 let left = conns.iter().filter(|conn| conn.gone().is_none()).count();
                 return match left {
                     0 => Ok(()),
@@ -390,12 +389,12 @@ impl Manager {
         }
     }
 
-    /// The same for connections that may send until then what they have accepted. libzmq does not tell whether it did:
-    /// what it gave up before that time was sent, or its peer is gone; the rest was dropped.
+    /// The same for connections whose libzmq socket may send until the deadline. libzmq does not report whether it did. If it
+    /// closed the socket before the deadline, everything was sent or the peer is gone. Otherwise the rest was dropped.
     fn wait_sent(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         /// libzmq counts whole milliseconds.
         const EARLY: Duration = Duration::from_millis(2);
-        self.wait_gone(conns, deadline)?;
+        self.wait_closed(conns, deadline)?;
         let late = conns.iter().filter(|conn| conn.gone().is_none_or(|at| at + EARLY >= deadline)).count();
         match late {
             0 => Ok(()),

@@ -1,4 +1,4 @@
-//! Nodes of a manager: their endpoints, requests, health and failure.
+//! A manager's nodes: their endpoints, requests, health and failure.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,18 +15,18 @@ use crate::manager::nodes::{Failure, NodeInfo, check_name};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach};
 
-/// What stands for the reason when the caller gives none.
+/// The reason if the caller gives none.
 const NO_REASON: &str = "no reason given";
 
 impl Manager {
-    /// The current life of a node, or a new, empty one; whether it is new.
+    /// The current life of a node, or a new, empty one. The flag says whether it is new.
     pub fn node_open(&self, name: &str) -> Result<(NodeId, bool)> {
         let mut sets = self.open_sets()?;
         let limit = sets.values.count(Key::MaxNodes);
         sets.nodes.open(name, limit)
     }
 
-    /// The current life of a node. NOT_FOUND; INVALID for what cannot be a name.
+    /// The current life of a node. NOT_FOUND; INVALID for a name that is not valid.
     pub fn node_find(&self, name: &str) -> Result<NodeId> {
         check_name(name)?;
         self.sets()
@@ -35,18 +35,18 @@ impl Manager {
             .ok_or_else(|| Error::new(Status::NotFound, format!("no live node is named {name:?}")))
     }
 
-    /// What there is to know of a life, also of one that is over. STALE.
+    /// What is known about a life, also about an ended one. STALE.
     pub fn node_info(&self, node: NodeId) -> Result<NodeInfo> {
         self.sets().nodes.info(node)
     }
 
-    /// Whether this life, live or over and remembered, is one of this manager's.
+    /// Whether this life belongs to this manager, live or ended and remembered.
     pub(crate) fn knows_node(&self, node: NodeId) -> bool {
         self.sets().nodes.info(node).is_ok()
     }
 
-    /// Registers endpoints with a live node, all or none; dials nothing. Lifts their fences; those new to this life
-    /// begin their backoff anew.
+    /// Registers endpoints with a live node, all or none. Dials nothing. Lifts their fences. The backoff of endpoints that
+    /// are new to this life is reset.
     pub fn node_add_endpoints(&self, node: NodeId, endpoints: &[&str], options: Option<&Options>) -> Result<()> {
         let endpoints = self.endpoints(endpoints)?;
         if let Some(options) = options {
@@ -78,8 +78,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Takes endpoints from a live node. Those that no live node owns any more are disconnected and fenced; those
-    /// it never owned are left alone.
+    /// Removes endpoints from a live node. Those without another live owner are disconnected and fenced. Endpoints that it
+    /// does not own are not changed.
     pub fn node_remove_endpoints(&self, node: NodeId, endpoints: &[&str]) -> Result<()> {
         let endpoints = self.endpoints(endpoints)?;
         let mut woken = Vec::new();
@@ -101,14 +101,14 @@ impl Manager {
         texts.iter().map(|text| self.endpoint(text)).collect()
     }
 
-    /// Puts a request in flight on a live node; doing so twice is the same as once.
+    /// Tracks a request in flight on a live node. Tracking it twice is the same as once.
     pub fn node_track_request(&self, node: NodeId, request: u64) -> Result<()> {
         let mut sets = self.open_sets()?;
         let limit = sets.values.count(Key::MaxRequests);
         sets.nodes.track_request(node, request, limit)
     }
 
-    /// Takes a request from a live node; whether it was there.
+    /// Stops tracking a request. Returns whether it was tracked.
     pub fn node_untrack_request(&self, node: NodeId, request: u64) -> Result<bool> {
         self.open_sets()?.nodes.untrack_request(node, request)
     }
@@ -129,7 +129,7 @@ impl Manager {
         Ok(Some(failure))
     }
 
-    /// Ends a life of a node: its endpoints and requests are taken away in one step.
+    /// Ends a life of a node: takes away its endpoints and requests in one step.
     pub fn handle_failure(&self, node: NodeId, reason: Option<&str>) -> Result<Failure> {
         let mut woken = Vec::new();
         let mut sets = self.open_sets()?;
@@ -139,12 +139,12 @@ impl Manager {
         Ok(failure)
     }
 
-    /// A report that its caller had no place for: `take_failure` gives it out.
+    /// Keeps a report that could not be handed to its caller. `take_failure` returns it.
     pub fn leave_failure(&self, failure: Failure) {
         self.sets().nodes.leave_failure(failure);
     }
 
-    /// The oldest report that nobody took.
+    /// The oldest report that was not taken yet.
     pub fn take_failure(&self) -> Option<Failure> {
         self.sets().nodes.take_failure()
     }

@@ -1,4 +1,4 @@
-//! Where a peer listens, and how the network is asked to reach it.
+//! Where a peer listens, and by which route it is dialled.
 
 pub mod endpoint;
 pub(crate) mod route;

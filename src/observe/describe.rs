@@ -1,23 +1,29 @@
-//! The present state as text, for a person at 3 a.m.
+//! The present state as text, for operators.
 
 use std::fmt::{self, Write};
 use std::io;
 use std::os::fd::RawFd;
+use std::time::Duration;
 
 use crate::connection::{Connection, ConnectionInfo, ConnectionState};
 use crate::error::{Error, Result, Status};
+use crate::events::Losses;
+use crate::ids::ManagerId;
 use crate::manager::cache::Entry;
 use crate::manager::{Manager, Sets};
 use crate::net::endpoint::Endpoint;
 use crate::process::Process;
+use crate::sys::foreign_fd;
 
-/// Whether to wait for locks, or to leave out what is behind them.
+/// Whether to wait for locks, or to leave out what they guard.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Locks {
     Wait,
     Try,
 }
 
+/// How long the reader of a dump may keep it waiting at a time.
+const PATIENCE: Duration = Duration::from_secs(1);
 /// How many endpoints are described under one hold of the global lock.
 const AT_ONCE: usize = 64;
 
@@ -30,7 +36,7 @@ impl Manager {
         text
     }
 
-    /// Gives the lock back between slices, so that describing ten thousand endpoints holds nobody up.
+    /// Releases the global lock between slices, so that describing ten thousand endpoints delays no other thread much.
     fn describe_waiting(&self, out: &mut dyn Write) -> fmt::Result {
         let mut endpoints = {
             let sets = self.sets();
@@ -46,11 +52,11 @@ impl Manager {
                 }
             }
         }
-        Ok(())
+        write_losses(out, &self.events().losses())
     }
 
-    /// The same without waiting for a lock. A text, because whoever writes it out may be kept waiting by the reader,
-    /// and must not hold the lock meanwhile.
+    /// The same without waiting for a lock. Returns a text, because the reader may delay whatever writes it out, and no lock
+    /// may be held during that.
     fn describe_trying(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -58,7 +64,11 @@ impl Manager {
             Some(sets) => self.write_head(&mut text, &sets, Locks::Try).and_then(|()| {
                 sets.cache.iter().try_for_each(|(endpoint, entry)| write_entry(&mut text, endpoint, entry, Locks::Try))
             }),
-            None => writeln!(text, "manager {}: its lock is held, nothing more can be told", self.id()),
+            None => writeln!(text, "manager {}: its lock is held, its endpoints and nodes are left out", self.id()),
+        };
+        let _ = match self.events().try_losses() {
+            Some(losses) => write_losses(&mut text, &losses),
+            None => writeln!(text, "  the last losses: the lock of the events is held"),
         };
         text
     }
@@ -80,6 +90,7 @@ impl Manager {
             None => write!(out, "the lock of its events is held; ")?,
         }
         writeln!(out, "{} failure reports wait", sets.nodes.untaken_failures())?;
+        out.write_str(&sets.values.describe(self.id() == ManagerId::NONE))?;
         for node in sets.nodes.live() {
             writeln!(
                 out,
@@ -94,6 +105,15 @@ impl Manager {
         }
         Ok(())
     }
+}
+
+/// The last losses of connections and nodes, newest first: what the log says of them, and how long ago it was.
+fn write_losses(out: &mut dyn Write, losses: &Losses) -> fmt::Result {
+    losses.iter().try_for_each(|event| {
+        // By the wall clock, which may have been set meanwhile.
+        let ago = event.at.elapsed().unwrap_or_default();
+        writeln!(out, "  lost {:.1} s ago: {event}", ago.as_secs_f64())
+    })
 }
 
 fn write_entry(out: &mut dyn Write, endpoint: &Endpoint, entry: &Entry, locks: Locks) -> fmt::Result {
@@ -130,8 +150,11 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
         None => write!(out, ", acknowledged: unknown")?,
     }
     write!(out, ", {} threads waiting", info.waiting)?;
+    if info.waiting > 0 {
+        write!(out, ", the longest for {:.1} s", info.longest_wait.as_secs_f64())?;
+    }
     if info.stalled {
-        write!(out, ", STALLED")?;
+        write!(out, ", STALLED for {:.1} s", info.without_progress.as_secs_f64())?;
     }
     if info.rescues > 0 {
         write!(out, ", {} lost wake-ups (a defect)", info.rescues)?;
@@ -139,64 +162,24 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
     Ok(())
 }
 
-/// Writes the state of all managers to a descriptor, waiting for no lock: for a debugger, also on a process that hangs in
+/// Writes the state of all managers to a descriptor without waiting for a lock. For a debugger, also on a process that hangs in
 /// or after `kvconn_shutdown`.
 pub fn dump(fd: RawFd) -> Result<()> {
     let process = Process::in_any_state()?;
-    let mut out = FdWriter { fd, failure: None };
     let version = env!("CARGO_PKG_VERSION");
     let shut = if process.is_shut() { ", shut down" } else { "" };
-    let written =
-        writeln!(out, "kvconn {version}: {} descriptors set aside{shut}", process.runtime().descriptors().in_use())
-            .and_then(|()| match process.try_managers() {
-                Some(managers) => managers.iter().try_for_each(|manager| out.write_str(&manager.describe_trying())),
-                None => writeln!(out, "the table of managers is held, nothing more can be told"),
-            });
-    match (written, out.failure) {
-        (Ok(()), _) => Ok(()),
-        (Err(_), failure) => {
-            let e = failure.unwrap_or_else(|| io::Error::from_raw_os_error(libc::EIO));
-            if e.kind() == io::ErrorKind::TimedOut {
-                return Err(Error::new(Status::Timeout, format!("descriptor {fd} takes nothing: nobody reads")));
-            }
-            Err(Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)))
+    let descriptors = process.runtime().descriptors().in_use();
+    let write = |text: &str| foreign_fd::write_all(fd, text.as_bytes(), PATIENCE);
+    let written = write(&format!("kvconn {version}: {descriptors} descriptors reserved{shut}\n")).and_then(|()| {
+        match process.try_managers() {
+            Some(managers) => managers.iter().try_for_each(|manager| write(&manager.describe_trying())),
+            None => write("the lock of the table of managers is held, nothing more is known\n"),
         }
-    }
-}
-
-/// Writes straight to a descriptor that is not ours.
-struct FdWriter {
-    fd: RawFd,
-    failure: Option<io::Error>,
-}
-
-impl Write for FdWriter {
-    fn write_str(&mut self, text: &str) -> fmt::Result {
-        /// What a pipe takes without waiting once poll says that it takes any.
-        const AT_ONCE: usize = libc::PIPE_BUF;
-        /// How long a reader may let us wait.
-        const PATIENCE_MS: i32 = 1000;
-        let mut left = text.as_bytes();
-        while !left.is_empty() {
-            let mut polled = libc::pollfd { fd: self.fd, events: libc::POLLOUT, revents: 0 };
-            // SAFETY: one live element; any number is allowed as a descriptor.
-            if self.fd >= 0 && unsafe { libc::poll(&mut polled, 1, PATIENCE_MS) } == 0 {
-                self.failure = Some(io::ErrorKind::TimedOut.into());
-                return Err(fmt::Error);
-            }
-            // SAFETY: the bytes live for the call; any number is allowed as a descriptor.
-            let n = unsafe { libc::write(self.fd, left.as_ptr().cast(), left.len().min(AT_ONCE)) };
-            match usize::try_from(n) {
-                Ok(n) => left = &left[n..],
-                Err(_) => {
-                    let e = io::Error::last_os_error();
-                    if e.kind() != io::ErrorKind::Interrupted {
-                        self.failure = Some(e);
-                        return Err(fmt::Error);
-                    }
-                }
-            }
+    });
+    written.map_err(|e| match e.kind() {
+        io::ErrorKind::TimedOut => {
+            Error::new(Status::Timeout, format!("descriptor {fd} takes no data: its reader does not read"))
         }
-        Ok(())
-    }
+        _ => Error::invalid(format!("descriptor {fd} cannot be written: {e}")).errno(e.raw_os_error().unwrap_or(0)),
+    })
 }

@@ -1,4 +1,4 @@
-//! Texts about what is there: they read everything, and nothing calls them.
+//! Texts about the present state. They read everything, and nothing calls them.
 
 pub mod describe;
 pub mod metrics;

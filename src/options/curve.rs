@@ -1,10 +1,10 @@
-//! CURVE keys, checked when they are given and never shown.
+//! CURVE keys. They are checked when they are set, and never shown.
 
 use std::fmt;
 
 use crate::libzmq;
 
-/// A CURVE key, in Z85. Its `Debug` form tells nothing of it: who mixes two keys up may have given the secret one for
+/// A CURVE key, in Z85. Its `Debug` form does not show it: a caller may have mixed up the keys and given the secret one as
 /// the public one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CurveKey {
@@ -13,12 +13,12 @@ pub struct CurveKey {
 }
 
 impl CurveKey {
-    /// A public key; `None` when it is none.
+    /// A public key. `None` if the text is not one.
     pub(super) fn public(text: &str) -> Option<CurveKey> {
         libzmq::is_curve_key(text).then(|| CurveKey { text: text.into(), public: text.into() })
     }
 
-    /// A secret key; `None` when it is none.
+    /// A secret key. `None` if the text is not one.
     pub(super) fn secret(text: &str) -> Option<CurveKey> {
         let public = libzmq::curve_public_key(text)?;
         Some(CurveKey { text: text.into(), public: public.into() })
@@ -29,7 +29,7 @@ impl CurveKey {
         &self.text
     }
 
-    /// Whether this secret key and that public key were made together.
+    /// Whether this secret key and that public key form a pair.
     pub(super) fn belongs_to(&self, public: &CurveKey) -> bool {
         self.public == public.text
     }

@@ -5,6 +5,7 @@
 //! `docs/options.md` is made from the table.
 
 mod curve;
+mod sources;
 #[cfg(test)]
 mod tests;
 mod text;
@@ -15,6 +16,8 @@ use std::fmt::Write as _;
 use crate::error::{Error, Result};
 
 pub use curve::CurveKey;
+pub use sources::Source;
+pub(crate) use sources::unknown_variables;
 pub use values::{NodeLoss, Options, Value, Values};
 
 /// Where a setting acts.
@@ -41,7 +44,7 @@ impl Reach {
     }
 }
 
-/// What values a setting takes.
+/// The values that a setting takes.
 #[derive(Clone, Copy, Debug)]
 pub enum Kind {
     /// A whole number in a range, counted in a unit ("ms", "s", "" for a plain count).
@@ -49,14 +52,14 @@ pub enum Kind {
     Number { min: i64, max: i64, unit: &'static str },
     /// 0 or 1; also `false` and `true`.
     Flag,
-    /// One of these words; the value is its place.
+    /// One of these words. The value is its index.
     Word(&'static [&'static str]),
-    /// A text of some form, or the empty text for none. `read` gives its canonical form, or refuses it.
+    /// A text of some form, or the empty text for none. `read` returns its canonical form, or refuses it.
     #[allow(missing_docs)]
     Text { form: &'static str, read: fn(&str) -> Option<String> },
-    /// A CURVE key that everybody may know, in Z85, or the empty text for none.
+    /// A public CURVE key, in Z85, or the empty text for none.
     PublicKey,
-    /// A CURVE key that nobody else may know, in Z85, or the empty text for none.
+    /// A secret CURVE key, in Z85, or the empty text for none.
     Secret,
 }
 
@@ -71,7 +74,7 @@ pub struct Setting {
     pub reach: Reach,
     /// What it takes.
     pub kind: Kind,
-    /// The default of a setting with numbers or words. All others are none by default.
+    /// The default of a setting with numbers or words. All others have none by default.
     pub default: i64,
     /// What it does and where the default comes from.
     pub text: &'static str,
@@ -131,88 +134,88 @@ const fn none(key: Key, name: &'static str, kind: Kind, text: &'static str) -> S
     Setting { key, name, reach: Reach::Connection, kind, default: 0, text }
 }
 
-/// The longest time a setting takes: a day. Longer waits are loops of the caller's.
+/// The longest time of a setting: a day. A caller that wants to wait longer calls again.
 const DAY_MS: i64 = 24 * 3600 * 1000;
 
-/// Every setting there is.
+/// Every setting.
 #[rustfmt::skip]
 pub const SETTINGS: &[Setting] = &[
     number(Key::SendTimeoutMs, "send_timeout_ms", Reach::Manager, (0, DAY_MS, "ms"), 1000,
-        "What KVCONN_DEFAULT_TIMEOUT means for a send. A scheduler thread waits here, so it is short."),
+        "The meaning of KVCONN_DEFAULT_TIMEOUT for a send. It is short because a scheduler thread waits here."),
     number(Key::ConnectTimeoutMs, "connect_timeout_ms", Reach::Connection, (1, DAY_MS, "ms"), 3000,
-        "How long one dial may take until TCP is connected: name resolution and every address the name has, in order, together."),
+        "The longest time of one dial until TCP is connected. It includes name resolution and all addresses of the name. Each address but the last must also finish its handshake within its share of this time."),
     number(Key::HandshakeTimeoutMs, "handshake_timeout_ms", Reach::Connection, (1, DAY_MS, "ms"), 3000,
-        "How long the peer may take for the ZMTP handshake once TCP is connected; a peer that is no ZeroMQ socket fails here."),
+        "The longest time of the ZMTP handshake after TCP is connected. A peer that says nothing fails here; a peer that speaks another protocol is recognised by its first bytes."),
     Setting { key: Key::ConnectRetry, name: "connect_retry", reach: Reach::Call, kind: Kind::Flag, default: 0,
-        text: "kvconn_connect dials once for each backoff step until the peer is READY or wait_ms is over, instead of failing with the first dial. For start-up." },
+        text: "kvconn_connect dials again after each backoff step until the peer is READY or wait_ms is over. Without it, kvconn_connect fails with the first dial. For start-up." },
     number(Key::KeepaliveIdleS, "keepalive_idle_s", Reach::Connection, (0, 32767, "s"), 30,
-        "TCP_KEEPIDLE: how long a connection is idle before the kernel probes the peer. 0 turns keepalive off. An idle peer that vanished is found after idle + interval × count (45 s by default)."),
+        "TCP_KEEPIDLE: how long a connection is idle before the kernel probes the peer. 0 turns keepalive off. The loss of an idle peer is found after idle + interval × count (45 s by default)."),
     number(Key::KeepaliveIntervalS, "keepalive_interval_s", Reach::Connection, (1, 32767, "s"), 5,
-        "TCP_KEEPINTVL: time between two probes."),
+        "TCP_KEEPINTVL: the time between two probes."),
     number(Key::KeepaliveCount, "keepalive_count", Reach::Connection, (1, 127, ""), 3,
-        "TCP_KEEPCNT: how many probes go unanswered before the peer is lost."),
+        "TCP_KEEPCNT: after this many unanswered probes the peer is lost."),
     number(Key::UserTimeoutMs, "user_timeout_ms", Reach::Connection, (0, DAY_MS, "ms"), 120_000,
-        "TCP_USER_TIMEOUT: how long sent data may stay unacknowledged before the peer is lost. Keepalive does not run while data is in flight, so without it a black hole takes 940 s. It also counts a live peer's zero window: keep it longer than the longest stall you tolerate. 0 leaves it to the kernel."),
+        "TCP_USER_TIMEOUT: how long sent data may stay unacknowledged before the peer is lost. Keepalive does not run while data is in flight; without this option the loss of such a peer takes 940 s. The time also runs while a live peer's window is zero: set it longer than the longest stall you tolerate. 0 leaves it to the kernel."),
     number(Key::SendHwm, "send_hwm", Reach::Connection, (1, 10_000_000, "messages"), 1000,
-        "How many messages libzmq queues for one connection. Once full, the queue opens again when half of it has left."),
+        "How many messages libzmq queues for one connection. A full queue takes messages again after half of it has left."),
     number(Key::MaxQueuedBytes, "max_queued_bytes", Reach::Connection, (1, 1 << 50, "bytes"), 256 << 20,
-        "How many bytes may be on the way on one connection: accepted, and not yet acknowledged by the peer's kernel (ipc, and with acknowledgement off: still held by libzmq). Bytes on the wire: in memory libzmq needs about 64 more for each frame. When they are used up, the connection is full. One larger message goes when nothing else is on the way."),
+        "The largest number of bytes in flight on one connection: accepted, but not acknowledged by the peer's kernel (ipc and acknowledgement=off: still held by libzmq). These are bytes on the wire; libzmq needs about 64 bytes more in memory for each frame. At the limit the connection is full. A larger single message is accepted when nothing else is in flight."),
     number(Key::StallMs, "stall_ms", Reach::Connection, (1, DAY_MS, "ms"), 1000,
-        "When nothing of what is on the way to a peer has been acknowledged for this long (ipc, and with acknowledgement off: let go by libzmq), the event STALLED is raised."),
+        "If messages are in flight and no byte was acknowledged for this long (ipc and acknowledgement=off: freed by libzmq), the event STALLED is raised."),
     Setting { key: Key::Acknowledgement, name: "acknowledgement", reach: Reach::Connection, kind: Kind::Word(&["off", "on"]), default: 1,
-        text: "Whether kvconn keeps account of what the peer's kernel has acknowledged (TCP). `off` saves a descriptor for each connection; then nobody can tell what arrived: counts are KVCONN_UNKNOWN, kvconn_flush is KVCONN_UNSUPPORTED, and a peer that sends to this socket, which nobody should, and then leaves is not noticed." },
+        text: "Whether kvconn counts what the peer's kernel has acknowledged (TCP). `off` saves a descriptor for each connection. What arrived is then unknown: counts are KVCONN_UNKNOWN, and kvconn_flush returns KVCONN_UNSUPPORTED. With `off`, the loss of a peer that wrongly sends data to this PUSH socket is not noticed." },
     number(Key::IdleTimeoutMs, "idle_timeout_ms", Reach::Connection, (0, DAY_MS, "ms"), 0,
-        "A connection over which nothing was sent for this long, and whose messages are all acknowledged, is closed (EVICTED); the next send to its endpoint dials. 0: never. One whose peer's kernel nobody can ask (ipc, acknowledgement off) is closed only if nothing was ever sent."),
+        "Closes a connection (EVICTED) if nothing was sent on it for this long and all its messages are acknowledged. The next send to its endpoint dials. 0: never. If acknowledgements are unknown (ipc, acknowledgement=off), it is closed only if nothing was ever sent."),
     number(Key::BackoffMs, "backoff_ms", Reach::Manager, (1, DAY_MS, "ms"), 100,
-        "The first backoff step after a failed dial, and after one that was given up before it was READY. Each further failure doubles it, up to backoff_max_ms; up to a quarter is added at random, so that many callers do not dial in step."),
+        "The first backoff step, after a dial that failed or was given up before READY. Each further failure doubles the step, up to backoff_max_ms. Up to a quarter is added at random, so that many callers do not dial at the same time."),
     number(Key::BackoffMaxMs, "backoff_max_ms", Reach::Manager, (1, DAY_MS, "ms"), 2000,
         "The longest backoff step."),
     number(Key::MaxEndpoints, "max_endpoints", Reach::Manager, (1, 1_000_000, ""), 4096,
-        "How many endpoints may be connected or registered with a node at once. Each connected one costs 5 descriptors (4 with acknowledgement off)."),
+        "How many endpoints may be connected or registered with a node at the same time. A connected one needs 5 descriptors (4 with acknowledgement=off)."),
     Setting { key: Key::EvictIdle, name: "evict_idle", reach: Reach::Manager, kind: Kind::Flag, default: 0,
-        text: "When max_endpoints is reached, the connection that has been idle longest makes room (EVICTED), if there is one that no node owns and whose messages are all acknowledged; else LIMIT." },
+        text: "When max_endpoints is reached, closes the connection that was idle longest (EVICTED). It must have no node, and all its messages must be acknowledged. If there is none, the call returns KVCONN_LIMIT." },
     number(Key::MaxNodes, "max_nodes", Reach::Manager, (1, 1_000_000, ""), 4096,
-        "How many nodes may be live, plus failure reports that nobody took."),
+        "How many nodes may be live, plus failure reports that were not taken."),
     number(Key::MaxRequests, "max_requests", Reach::Manager, (1, 100_000_000, ""), 1_000_000,
-        "How many requests may be tracked, plus those in failure reports that nobody took. 8 bytes and some each."),
+        "How many requests may be tracked, plus those in failure reports that were not taken. Each needs a little more than 8 bytes."),
     number(Key::MaxFences, "max_fences", Reach::Manager, (1, 1_000_000, ""), 16_384,
-        "How many endpoints that are neither connected nor registered are remembered, fenced ones and others each; the oldest are forgotten."),
+        "How many endpoints are remembered that are neither connected nor registered: this many fenced ones, and this many others. The oldest are forgotten."),
     number(Key::MaxEvents, "max_events", Reach::Manager, (2, 1_000_000, ""), 4096,
-        "How many events wait for kvconn_next_event; more are counted and reported by OVERFLOW. About 1 KiB each at the most."),
+        "How many events wait for kvconn_next_event. Further events are counted and reported by OVERFLOW. Each needs at most about 1 KiB."),
     number(Key::MaxFailures, "max_failures", Reach::Manager, (1, 1_000_000, ""), 2,
         "How many unhealthy reports in a row fail a node."),
     Setting { key: Key::NodeLoss, name: "node_loss", reach: Reach::Manager, kind: Kind::Word(&["report", "any", "all"]), default: 0,
-        text: "What the loss of a node's endpoints does: `report` only raises PEER_LOST; `any` fails the node with the first endpoint lost; `all` when every endpoint that was READY in this life is lost; one whose connection this process has ended or evicted does not count." },
+        text: "What happens to a node that loses endpoints. `report`: only PEER_LOST is raised. `any`: the first lost endpoint fails the node. `all`: the node fails when it has lost every endpoint that was READY in this life. A connection that this process ended or evicted does not count as lost." },
     number(Key::MetricsEndpoints, "metrics_endpoints", Reach::Manager, (0, 10_000, ""), 0,
-        "How many endpoints have series of their own in kvconn_metrics_text: the first of those in use, in the order of their texts. 0: only sums."),
+        "How many endpoints have their own series in kvconn_metrics_text: the first ones in use, in the order of their texts. 0: only sums."),
     number(Key::MaxDescriptors, "max_descriptors", Reach::Process, (0, 100_000_000, ""), 0,
-        "How many file descriptors kvconn may hold, closing ones included. 0: as many as the process's RLIMIT_NOFILE leaves."),
+        "How many file descriptors kvconn may hold, including those that are being closed. 0: as many as the process's RLIMIT_NOFILE allows."),
     number(Key::MaxTotalQueuedBytes, "max_total_queued_bytes", Reach::Process, (1, 1 << 50, "bytes"), 2 << 30,
-        "How many bytes may be on the way on all connections of the process together. When they are used up, a send is refused at once with KVCONN_LIMIT. Can be changed at any time."),
+        "The largest number of bytes in flight on all connections of the process together. At the limit a send returns KVCONN_LIMIT at once. Can be changed at any time."),
     number(Key::IoThreads, "io_threads", Reach::Process, (1, 16, ""), 1,
-        "libzmq's I/O threads, shared by all connections. One carries about a million small messages a second."),
+        "The number of libzmq's I/O threads, shared by all connections. One thread handles about a million small messages a second."),
     none(Key::CurveServerKey, "curve_server_key", Kind::PublicKey,
-        "The public key of the peer, which is the server in CURVE's terms. With it the connection is encrypted and the peer proves that it holds the secret key; a peer that cannot, or talks plain, gets nothing. Needs both client keys. The empty text: plain."),
+        "The public key of the peer, which is the server in CURVE's terms. It encrypts the connection, and the peer must prove that it holds the secret key; a peer that cannot, or talks plain, gets nothing. Needs both client keys. The empty text: plain."),
     none(Key::CurvePublicKey, "curve_public_key", Kind::PublicKey,
-        "The public key of this client, made together with its secret key by zmq_curve_keypair. A peer may let in only those it knows (ZAP)."),
+        "The public key of this client, made together with its secret key by zmq_curve_keypair. A peer may accept only the keys that it knows (ZAP)."),
     none(Key::CurveSecretKey, "curve_secret_key", Kind::Secret,
-        "The secret key of this client. Never shown in any text."),
+        "The secret key of this client. No text ever shows it."),
     Setting { key: Key::RequireCurve, name: "require_curve", reach: Reach::Manager, kind: Kind::Flag, default: 0,
-        text: "A dial without curve_server_key is INVALID (inside a backoff step, where nothing would be dialled, BACKOFF). Live connections stay as they are." },
+        text: "A dial without curve_server_key returns KVCONN_INVALID (inside a backoff step, which does not dial: KVCONN_BACKOFF). Does not change live connections." },
     none(Key::SourceAddress, "source_address", Kind::Text { form: "the IPv4 or IPv6 address of an interface, without a port", read: text::source },
-        "The address of this host from which TCP is dialled, for a host with several networks. Addresses of a peer that are not of its family are passed over. The empty text: as the kernel routes."),
+        "The address of this host from which TCP is dialled, for a host with several networks. Addresses of the peer from another family are skipped. The empty text: the kernel chooses."),
     none(Key::Interface, "interface", Kind::Text { form: "the name of an interface, 1 to 15 bytes", read: text::interface },
-        "The interface TCP is dialled through, whatever the routes say (SO_BINDTODEVICE): its name, such as eth0. The empty text: as the kernel routes."),
+        "The interface through which TCP is dialled, whatever the routes say (SO_BINDTODEVICE), such as eth0. The empty text: the kernel chooses."),
 ];
 
 impl Setting {
-    /// Reads a value of this setting. No error repeats what may be a key.
+    /// Parses a value of this setting. Errors do not repeat the text of a key.
     fn parse(&self, value: &str) -> Result<Value> {
         let invalid = |text: String| Err(Error::invalid(format!("option {}: {text}", self.name)));
         let bad = |expected: &str| invalid(format!("{value:?} is not {expected}"));
         match self.kind {
             Kind::Number { min, max, unit } => match value.parse::<i64>() {
-                // Only plain digits, so that one value has one text.
+                // Only plain digits, so that a value has one text.
                 Ok(n) if (min..=max).contains(&n) && value.bytes().all(|b| b.is_ascii_digit()) => Ok(Value::Number(n)),
                 _ => bad(format!("a whole number from {min} to {max} {unit}").trim_end()),
             },
@@ -259,19 +262,23 @@ impl Setting {
 /// `docs/options.md`.
 pub fn document() -> String {
     let mut out = String::from(
-        "# Options\n\nMade from the table in `src/options.rs`; `make bless` renews it. Every value is text, given by\n\
-         `kvconn_options_set(options, name, value)`. A setting is looked for in the options of the call, then in what its\n\
-         endpoint was last connected or registered with, then in `kvconn_configure`, then in the environment variable\n\
-         `KVCONN_<NAME>`, then here. An endpoint remembers each setting for itself, as long as it is connected, registered,\n\
-         or among the newest `max_fences` others: options that leave one out do not take it away.\n\n\
-         * **connection**: taken by `kvconn_connect` and `kvconn_node_add_endpoints`, and by `kvconn_configure` for all dials to come.\n\
-         * **manager**: taken by `kvconn_configure` and `kvconn_manager_create`.\n\
-         * **process**: taken by `kvconn_configure` on manager 0 before the first connection; `max_total_queued_bytes` and\n  \
-           `max_descriptors` at any time.\n\
-         * **call**: taken by `kvconn_connect`.\n\n\
-         An endpoint that is forgotten has lost its CURVE keys: where every peer must be encrypted, set `require_curve`, or\n\
+        "# Options\n\nMade from the table of settings in `src/options` by `make bless`. Every value is a text:\n\
+         `kvconn_options_set(options, name, value)`. kvconn takes the first value that it finds, in this order:\n\n\
+         1. the options of the call,\n\
+         2. what the endpoint remembers from its last connect or registration, for each setting separately,\n\
+         3. what `kvconn_configure` set for the manager,\n\
+         4. the environment variable `KVCONN_<NAME>`,\n\
+         5. the default in this table.\n\n\
+         An endpoint remembers its settings while it is connected or registered, and afterwards while it is among the newest\n\
+         `max_fences` others. A forgotten endpoint has lost its CURVE keys. If every peer must be encrypted, set `require_curve`, or\n\
          configure the keys for the manager.\n\n\
-         | name | acts on | values | default | |\n| --- | --- | --- | --- | --- |\n",
+         The column \"acts on\" says which calls take a setting:\n\n\
+         * **connection**: `kvconn_connect`, `kvconn_node_add_endpoints`, and `kvconn_configure` for all later dials.\n\
+         * **manager**: `kvconn_configure` and `kvconn_manager_create`.\n\
+         * **process**: `kvconn_configure` on manager 0 before the first connection. `max_total_queued_bytes` and\n  \
+           `max_descriptors` can be changed at any time.\n\
+         * **call**: `kvconn_connect`.\n\n\
+         | name | acts on | values | default | meaning |\n| --- | --- | --- | --- | --- |\n",
     );
     for s in SETTINGS {
         let (values, default) = match s.kind {

@@ -13,7 +13,7 @@ fn options(pairs: &[(&str, &str)]) -> Options {
 }
 
 #[test]
-fn every_setting_stands_at_its_key_and_its_default_is_in_range() {
+fn every_setting_is_at_its_key_and_its_default_is_in_range() {
     for (place, s) in SETTINGS.iter().enumerate() {
         assert_eq!(s.key as usize, place, "{}", s.name);
         let text = match s.kind {
@@ -47,7 +47,7 @@ fn bad_names_and_values_are_refused_and_change_nothing() {
 }
 
 #[test]
-fn the_environment_gives_defaults_and_its_mistakes_are_named() {
+fn the_environment_gives_defaults_and_its_errors_name_the_variable() {
     let values = Values::from_environment(|v| (v == "KVCONN_SEND_TIMEOUT_MS").then(|| "250".into()));
     assert_eq!(values.unwrap().ms(Key::SendTimeoutMs), Duration::from_millis(250));
     let e = Values::from_environment(|v| (v == "KVCONN_STALL_MS").then(|| "soon".into()));
@@ -55,7 +55,7 @@ fn the_environment_gives_defaults_and_its_mistakes_are_named() {
 }
 
 #[test]
-fn a_conflict_is_only_what_was_asked_for_and_differs() {
+fn only_given_settings_that_differ_are_a_conflict() {
     let live = Values::defaults().with(&options(&[("send_hwm", "5")])).unwrap();
     assert!(live.conflict(&options(&[("send_hwm", "5"), ("connect_retry", "1")])).is_none());
     assert_eq!(live.conflict(&options(&[("send_hwm", "6")])).unwrap(), "the live connection has send_hwm = 5");
@@ -83,7 +83,7 @@ fn curve() -> Options {
     options(&[("curve_server_key", SERVER), ("curve_public_key", PUBLIC), ("curve_secret_key", SECRET)])
 }
 
-/// Also as numbers, which is how a derived `Debug` would show bytes.
+/// Also not as numbers, as a derived `Debug` would show bytes.
 fn shows_no_secret(text: &str) {
     let bytes = SECRET.bytes().map(|byte| byte.to_string()).collect::<Vec<_>>().join(", ");
     for part in [&SECRET[..10], &SECRET[10..20], &SECRET[30..], &bytes[..40]] {
@@ -124,10 +124,10 @@ fn malformed_keys_are_refused_without_being_shown() {
 }
 
 #[test]
-fn nothing_shows_a_secret() {
+fn no_text_shows_a_secret() {
     let values = Values::defaults().with(&curve()).unwrap();
     shows_no_secret(&format!("{:?} {values:?}", curve()));
-    // Two keys mixed up: the secret one stands where the public one should.
+    // The keys are mixed up: the secret one is given as the public one.
     let mixed_up = options(&[("curve_server_key", SERVER), ("curve_public_key", SECRET), ("curve_secret_key", PUBLIC)]);
     let e = Values::defaults().with(&mixed_up).unwrap_err();
     shows_no_secret(&format!("{e} {e:?} {mixed_up:?}"));
@@ -154,7 +154,7 @@ fn a_server_key_needs_both_keys_of_the_client() {
     };
     without("curve_public_key", "no curve_public_key");
     without("curve_secret_key", "no curve_secret_key");
-    // The client's own pair may be configured, and each endpoint have its server key.
+    // The client's own pair may be configured, and each endpoint may have its server key.
     let client = Values::defaults().with(&options(&[("curve_public_key", PUBLIC), ("curve_secret_key", SECRET)]));
     let client = client.unwrap();
     assert!(!client.is_curve());
@@ -163,7 +163,7 @@ fn a_server_key_needs_both_keys_of_the_client() {
 }
 
 #[test]
-fn who_gives_a_client_key_is_not_left_plain_unless_he_says_so() {
+fn a_client_key_without_a_server_key_is_refused_unless_plain_is_explicit() {
     let keys = [("curve_public_key", PUBLIC), ("curve_secret_key", SECRET)];
     let e = Values::defaults().of_connection(Some(&options(&keys))).unwrap_err();
     assert!(e.message.contains("curve_server_key"), "{}", e.message);
@@ -184,7 +184,7 @@ fn keys_of_the_environment_are_defaults() {
 }
 
 #[test]
-fn require_curve_forbids_a_plain_dial_alone() {
+fn require_curve_forbids_only_plain_dials() {
     let required = Values::defaults().with(&options(&[("require_curve", "1")])).unwrap();
     assert_eq!(required.check_dial().unwrap_err().status, Status::Invalid);
     required.with(&curve()).unwrap().check_dial().unwrap();
@@ -192,7 +192,7 @@ fn require_curve_forbids_a_plain_dial_alone() {
 }
 
 #[test]
-fn what_is_remembered_has_the_last_value_of_each_setting() {
+fn the_last_value_of_each_setting_is_remembered() {
     let old = Arc::new(curve());
     let new = options(&[("send_hwm", "5"), ("connect_retry", "1")]).over(Some(&old)).unwrap();
     let mut both = curve();
@@ -210,7 +210,7 @@ fn what_is_remembered_has_the_last_value_of_each_setting() {
 }
 
 #[test]
-fn a_source_address_is_one_that_an_interface_can_have() {
+fn a_source_address_must_be_one_that_an_interface_can_have() {
     for (text, canonical) in [
         ("127.0.0.2", "127.0.0.2:0"),
         ("::ffff:10.0.0.1", "10.0.0.1:0"),
@@ -220,7 +220,7 @@ fn a_source_address_is_one_that_an_interface_can_have() {
     ] {
         let values = Values::defaults().with(&options(&[("source_address", text)])).unwrap();
         assert_eq!(values.source_address().unwrap().to_string(), canonical, "{text}");
-        // Two spellings are no conflict.
+        // Two spellings are not a conflict.
         let spelled = canonical.trim_end_matches(":0").trim_matches(['[', ']']);
         assert_eq!(values.conflict(&options(&[("source_address", spelled)])), None, "{text}");
     }
@@ -255,7 +255,7 @@ fn loopback() -> u32 {
 }
 
 #[test]
-fn an_interface_is_named_as_the_kernel_allows() {
+fn interface_names_are_those_that_the_kernel_allows() {
     for good in ["lo", "eth0", "mlx5_0", "fifteen-bytes-1", "br-1.100@x"] {
         let values = Values::defaults().with(&options(&[("interface", good)])).unwrap();
         assert_eq!(values.interface().map(|name| &**name), Some(good));

@@ -1,16 +1,16 @@
-//! Settings that are texts: what is taken, and its one canonical form.
+//! Settings that are texts: what is accepted, and its one canonical form.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV6};
 
 use crate::net::endpoint;
 
-/// An address to dial from; its port is 0.
+/// An address to dial from. Its port is 0.
 pub(super) fn source(text: &str) -> Option<String> {
     let (ip, zone) = match text.parse::<Ipv4Addr>() {
         Ok(ip) => (ip.into(), 0),
         Err(_) => endpoint::parse_ipv6(text).ok().map(|(ip, zone)| (IpAddr::from(ip).to_canonical(), zone))?,
     };
-    // What no interface has.
+    // No interface has such an address.
     if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
         return None;
     }

@@ -1,18 +1,19 @@
-//! Values of settings: some that were given, and one for each.
+//! Values of settings: a value for each setting ([`Values`]), or some explicit values ([`Options`]).
 
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{CurveKey, Key, Kind, Reach, SETTINGS, Setting, text};
+use super::sources::Source;
+use super::{CurveKey, Key, Reach, SETTINGS, Setting, text};
 use crate::error::{Error, Result};
 
 const COUNT: usize = SETTINGS.len();
 
-/// One value of a setting. Cheap to clone, and shows no key in its `Debug` form.
+/// One value of a setting. Cheap to clone. Its `Debug` form shows no key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Value {
-    /// A number, a flag, or a word's place.
+    /// A number, a flag, or a word's index.
     Number(i64),
     /// No text, no key.
     None,
@@ -24,9 +25,13 @@ pub enum Value {
 
 /// A value for every setting.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Values([Value; COUNT]);
+pub struct Values {
+    values: [Value; COUNT],
+    /// For people only.
+    pub(super) sources: [Source; COUNT],
+}
 
-/// Some settings that were given explicitly.
+/// Settings that were given explicitly.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options([Option<Value>; COUNT]);
 
@@ -40,7 +45,7 @@ impl Default for Options {
 /// What the loss of endpoints does to their node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NodeLoss {
-    /// Nothing but events.
+    /// Only raises events.
     Report,
     /// The first loss fails the node.
     Any,
@@ -49,7 +54,7 @@ pub enum NodeLoss {
 }
 
 impl Value {
-    /// The plain number; 0 for what is none.
+    /// The number, or 0 if it is not one.
     pub fn number(&self) -> i64 {
         match self {
             Value::Number(number) => *number,
@@ -59,7 +64,7 @@ impl Value {
 }
 
 impl Options {
-    /// Sets one option from text; nothing changes on an error.
+    /// Sets one option from text. An error changes nothing.
     pub fn set(&mut self, name: &str, value: &str) -> Result<()> {
         let Some(setting) = SETTINGS.iter().find(|s| s.name == name) else {
             return Err(Error::invalid(format!("there is no option {name:?}; docs/options.md lists them")));
@@ -73,7 +78,7 @@ impl Options {
         self.0[key as usize].as_ref().is_some_and(|value| value.number() != 0)
     }
 
-    /// The settings given that act elsewhere than in `allowed`, as an error that names the first.
+    /// An error if a setting was given whose scope is not in `allowed`. The error names the first such setting.
     pub fn only(&self, allowed: &[Reach], call: &str) -> Result<()> {
         match self.given().find(|(s, _)| !allowed.contains(&s.reach)) {
             None => Ok(()),
@@ -90,8 +95,8 @@ impl Options {
         SETTINGS.iter().zip(&self.0).filter_map(|(s, v)| v.as_ref().map(|v| (s, v)))
     }
 
-    /// What a connection's endpoint remembers once these were given: the new settings of a connection, and of the old
-    /// ones those that have no new value. So whoever changes one setting does not lose another, such as a key.
+    /// What an endpoint remembers after these were given over the `old` ones: connection settings with their new value, or
+    /// else their old one. So a caller that changes one setting does not lose another, such as a key.
     pub(crate) fn over(&self, old: Option<&Arc<Options>>) -> Option<Arc<Options>> {
         let mut merged = old.map_or_else(Options::default, |old| Options::clone(old));
         for (setting, value) in self.given().filter(|(setting, _)| setting.reach == Reach::Connection) {
@@ -116,17 +121,19 @@ impl Options {
 impl Values {
     /// The defaults.
     pub fn defaults() -> Values {
-        Values(std::array::from_fn(|place| SETTINGS[place].default_value()))
+        let values = std::array::from_fn(|place| SETTINGS[place].default_value());
+        Values { values, sources: [Source::Default; COUNT] }
     }
 
-    /// The defaults, with what the environment says. `lookup` is `std::env::var` outside tests. A variable that
-    /// cannot be used is an error: a typing mistake in a deployment must not pass silently.
+    /// The defaults, with those of the environment. `lookup` is `std::env::var` outside tests. A variable with an invalid
+    /// value is an error: a typing mistake in a deployment must not go unnoticed.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Values> {
         let mut values = Values::defaults();
         for setting in SETTINGS {
             let variable = setting.variable();
             if let Some(text) = lookup(&variable) {
-                values.0[setting.key as usize] = setting
+                values.sources[setting.key as usize] = Source::Environment;
+                values.values[setting.key as usize] = setting
                     .parse(&text)
                     .map_err(|e| Error::invalid(format!("environment variable {variable}: {}", e.message)))?;
             }
@@ -139,7 +146,7 @@ impl Values {
     pub fn with(&self, options: &Options) -> Result<Values> {
         let mut values = self.clone();
         for (setting, value) in options.given() {
-            values.0[setting.key as usize] = value.clone();
+            values.values[setting.key as usize] = value.clone();
         }
         values.check()?;
         Ok(values)
@@ -149,7 +156,7 @@ impl Values {
     pub(crate) fn of_connection(&self, options: Option<&Options>) -> Result<Values> {
         let Some(options) = options else { return Ok(self.clone()) };
         let values = self.with(options)?;
-        // Who gives keys wants CURVE, unless he says otherwise. The manager's values may well have client keys alone.
+        // A caller that gives keys wants CURVE, unless it says otherwise. The manager's values may have client keys alone.
         let client_key = options.gives_some(Key::CurvePublicKey) || options.gives_some(Key::CurveSecretKey);
         if client_key && !values.is_curve() && !options.gives(Key::CurveServerKey) {
             return Err(Error::invalid("a client key is given and no curve_server_key: the connection would be plain"));
@@ -167,7 +174,7 @@ impl Values {
         Ok(())
     }
 
-    /// What no single setting's range can say.
+    /// Checks what the range of a single setting cannot express.
     fn check(&self) -> Result<()> {
         if self.get(Key::BackoffMs) > self.get(Key::BackoffMaxMs) {
             return Err(Error::invalid("backoff_ms is greater than backoff_max_ms"));
@@ -184,25 +191,27 @@ impl Values {
         }
     }
 
-    /// What `options` want other than it is here, among the settings of a connection: a text that says how the first
-    /// of them is, for CONFLICT. Keys are not shown.
+    /// The first connection setting in `options` that differs from these values, as a text for CONFLICT that gives the
+    /// present value. `None` if nothing differs. Keys are not shown.
     pub fn conflict(&self, options: &Options) -> Option<String> {
         let (setting, _) =
-            options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.0[s.key as usize] != **wanted)?;
-        Some(match (&self.0[setting.key as usize], setting.kind) {
-            (Value::Number(place), Kind::Word(words)) => {
-                format!("the live connection has {} = {}", setting.name, words[*place as usize])
+            options.given().find(|(s, wanted)| s.reach == Reach::Connection && self.value(s.key) != *wanted)?;
+        Some(match self.value(setting.key) {
+            Value::Number(_) | Value::Text(_) => {
+                format!("the live connection has {} = {}", setting.name, self.shown(setting))
             }
-            (Value::Number(number), _) => format!("the live connection has {} = {number}", setting.name),
-            (Value::Text(text), _) => format!("the live connection has {} = {text}", setting.name),
-            (Value::Key(_), _) => format!("the live connection has another {}", setting.name),
-            (Value::None, _) => format!("the live connection has no {}", setting.name),
+            Value::Key(_) => format!("the live connection has another {}", setting.name),
+            Value::None => format!("the live connection has no {}", setting.name),
         })
     }
 
-    /// The plain number.
+    pub(super) fn value(&self, key: Key) -> &Value {
+        &self.values[key as usize]
+    }
+
+    /// The number.
     pub fn get(&self, key: Key) -> i64 {
-        self.0[key as usize].number()
+        self.value(key).number()
     }
 
     /// A count, as a size.
@@ -229,7 +238,7 @@ impl Values {
         self.key(Key::CurveServerKey).is_some()
     }
 
-    /// Whether account is kept of what the peer's kernel has.
+    /// Whether acknowledgements are tracked.
     pub(crate) fn acknowledgement(&self) -> bool {
         self.get(Key::Acknowledgement) != 0
     }
@@ -245,15 +254,15 @@ impl Values {
     }
 
     fn text(&self, key: Key) -> Option<&Arc<str>> {
-        match &self.0[key as usize] {
+        match self.value(key) {
             Value::Text(text) => Some(text),
             Value::Number(_) | Value::None | Value::Key(_) => None,
         }
     }
 
-    /// One of the CURVE keys. When there is a server key, there are all three: a check has made sure of that.
+    /// One of the CURVE keys. If there is a server key, all three are there: `check` has made sure of that.
     pub(crate) fn key(&self, key: Key) -> Option<&CurveKey> {
-        match &self.0[key as usize] {
+        match self.value(key) {
             Value::Key(key) => Some(key),
             Value::Number(_) | Value::None | Value::Text(_) => None,
         }

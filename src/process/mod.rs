@@ -1,6 +1,6 @@
-//! What the process has one of: the runtime, and the table of managers.
+//! The process-wide state: the runtime, and the table of managers.
 //!
-//! Made at first use and never unmade. A forked child gets a fresh one; it neither uses nor frees its parent's.
+//! Made at first use and never freed. A forked child gets a fresh one; it neither uses nor frees its parent's.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,9 +12,9 @@ use crate::connection::batch;
 use crate::connection::message::{Copies, Message};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
-use crate::log;
+use crate::log::{self, Level};
 use crate::manager::Manager;
-use crate::options::{Options, Reach, Values};
+use crate::options::{self, Options, Reach, Source, Values};
 use crate::runtime::Runtime;
 use crate::sys::fork;
 use crate::sys::lock::RwLock;
@@ -28,14 +28,14 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Process {
     pid: u32,
     runtime: Arc<Runtime>,
-    /// Defaults, with the environment's.
+    /// The defaults, with those of the environment.
     values: Values,
     managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
     shut: AtomicBool,
 }
 
 impl Process {
-    /// This process's. INVALID when an environment variable cannot be used, SHUTDOWN after `kvconn_shutdown`.
+    /// The state of this process. INVALID if an environment variable is not valid, SHUTDOWN after `kvconn_shutdown`.
     pub fn current() -> Result<&'static Process> {
         let process = Process::in_any_state()?;
         if process.is_shut() {
@@ -44,9 +44,9 @@ impl Process {
         Ok(process)
     }
 
-    /// The same also after `kvconn_shutdown`.
+    /// The same, also after `kvconn_shutdown`.
     pub(crate) fn in_any_state() -> Result<&'static Process> {
-        // The mark first: it is set after CURRENT, so whoever sees it sees the process it was set for.
+        // Check the mark first: it is set after CURRENT, so a thread that sees the mark sees the right process.
         if !fork::is_marked() {
             Process::begin()?;
         }
@@ -65,15 +65,20 @@ impl Process {
         let begun = unsafe { old.as_ref() }.is_some_and(|process| process.pid == std::process::id());
         if !begun {
             if old.is_null() {
-                log::from_environment()?;
+                log::from_environment();
             } else {
-                // Forked: the parent's threads are not here.
+                // Forked: the parent's threads do not exist here.
                 log::reset_after_fork();
             }
             let fresh = Box::into_raw(Box::new(Process::new()?));
             if CURRENT.compare_exchange(old, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-                // SAFETY: another thread was first; nobody has seen ours.
+                // SAFETY: another thread was first, and no thread has seen ours.
                 drop(unsafe { Box::from_raw(fresh) });
+            } else if old.is_null() {
+                for name in options::unknown_variables(std::env::vars_os().map(|(name, _)| name)) {
+                    let name = name.display();
+                    log::log(Level::Warn, || format!("environment variable {name} is none of kvconn's: misspelt?"));
+                }
             }
         }
         fork::mark();
@@ -112,7 +117,7 @@ impl Process {
         all
     }
 
-    /// The same, or nothing when somebody holds the table.
+    /// The same, or `None` if another thread holds the table's lock.
     pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
         Some(self.managers.try_read()?.values().cloned().collect())
     }
@@ -129,7 +134,7 @@ impl Process {
         })
     }
 
-    /// Sends each message on its connection, as [`batch::send_batch`] says.
+    /// Sends each message on its connection. See [`batch::send_batch`].
     pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
     where
         M: FnOnce(&mut Copies) -> Result<Message>,
@@ -151,34 +156,34 @@ impl Process {
 
     /// A new manager, with the environment's defaults and these options.
     pub fn create_manager(&self, options: Option<&Options>) -> Result<ManagerId> {
-        /// Each has an event queue and a default number of everything: a bound for loops that forget to destroy.
+        /// Each has an event queue and default limits of its own. The bound stops loops that forget to destroy.
         const MAX_MANAGERS: usize = 1024;
         let mut values = self.values.clone();
         if let Some(options) = options {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
-            values = values.with(options)?;
+            values = values.with(options)?.sourced(options, Source::ManagerCreate);
         }
         let mut managers = self.managers.write();
-        // Under the lock: `shutdown` sets the mark before it looks whom to close.
+        // Checked under the lock: `shutdown` sets the flag before it reads the table.
         if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
         }
         if managers.len() > MAX_MANAGERS {
-            return Err(Error::limit(format!("{MAX_MANAGERS} managers exist, the most there may be")));
+            return Err(Error::limit(format!("{MAX_MANAGERS} managers exist; there cannot be more")));
         }
         let id = ManagerId::fresh();
         managers.insert(id, Manager::new(id, values, self.runtime.clone()));
         Ok(id)
     }
 
-    /// Ends a manager: its connections as DISCONNECTED, its ids become STALE. Waits until libzmq has given the
-    /// sockets up; TIMEOUT when that takes longer, which harms nothing.
+    /// Ends a manager: its connections end as DISCONNECTED, and its ids become STALE. Waits until libzmq has closed the
+    /// sockets. TIMEOUT if that takes longer, which is harmless.
     pub fn destroy_manager(&self, id: ManagerId, timeout: Timeout) -> Result<()> {
         if id == ManagerId::NONE {
             return Err(Error::invalid("the default manager 0 cannot be destroyed"));
         }
         let manager = self.manager(id)?;
-        // Of two that destroy it, one does.
+        // If two threads destroy it, one of them succeeds.
         if self.managers.write().remove(&id).is_none() {
             return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
         }
@@ -186,8 +191,8 @@ impl Process {
         manager.destroy(deadline)
     }
 
-    /// Ends everything in this process, for good: connections are flushed as by `kvconn_disconnect_all`, and every
-    /// later call gets SHUTDOWN. The threads stay, idle, until the process exits.
+    /// Ends everything in this process, for good: flushes connections like `kvconn_disconnect_all`; every later call gets
+    /// SHUTDOWN. The threads stay idle until the process exits.
     pub fn shutdown(&self, flush: Timeout) -> Result<()> {
         self.shut.store(true, Ordering::Release);
         let managers = self.managers();
@@ -198,7 +203,7 @@ impl Process {
         for (manager, conns) in managers.iter().zip(&drained) {
             result = result.and(manager.finish_shutdown(conns, deadline));
         }
-        // Who does not want to wait has not asked for anything to arrive.
+        // A caller that does not wait did not ask for delivery, so unsent messages are no error.
         if flush.is_zero() { Ok(()) } else { result }
     }
 }

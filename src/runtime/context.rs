@@ -1,13 +1,13 @@
-//! The libzmq context of the process: made once, before the first connection.
+//! The libzmq context of the process. It is made once, before the first connection.
 
 use crate::budget::descriptors as budget;
 use crate::error::{Error, Result, Status};
 use crate::libzmq::{self, Context};
 
-/// What libzmq's threads and its first socket need, and the watcher.
+/// What libzmq's threads, its first socket and the watcher need.
 const NEEDED_DESCRIPTORS: usize = 16;
-/// The most sockets a context is made for. It reserves 12 bytes for each at once; every socket costs a descriptor,
-/// so more than the process may open are of no use.
+/// The most sockets a context is made for. It reserves 12 bytes for each at once. Every socket costs a descriptor, so more
+/// sockets than the process's descriptor limit are useless.
 const MAX_SOCKETS: u64 = 262_144;
 
 /// Makes the context and starts its threads: whether they can be made is known only when they are there. A failure leaves

@@ -1,6 +1,6 @@
 //! What all managers share: libzmq's context, the background threads, the budgets, the table of connections.
 //!
-//! The context and its threads are made with the first connection. They are never unmade: libzmq's threads live as long as
+//! The context and its threads are made with the first connection. They are never freed: libzmq's threads live as long as
 //! the process.
 
 pub(crate) mod context;

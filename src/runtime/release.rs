@@ -15,8 +15,8 @@ use crate::sys::thread::spawn_quiet;
 /// Starts the thread. Returns the queue that it serves.
 pub(crate) fn start(registry: Arc<Registry>) -> Result<Arc<ReleaseQueue>> {
     let queue = ReleaseQueue::new();
-    let its = queue.clone();
-    spawn_quiet("kvconn-release", move || run(&registry, &its)).map_err(|e| {
+    let served = queue.clone();
+    spawn_quiet("kvconn-release", move || run(&registry, &served)).map_err(|e| {
         let text = format!("the thread kvconn-release cannot be started: {e}");
         Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
     })?;
@@ -24,7 +24,7 @@ pub(crate) fn start(registry: Arc<Registry>) -> Result<Arc<ReleaseQueue>> {
 }
 
 fn run(registry: &Registry, queue: &ReleaseQueue) {
-    /// How long to wait before the kernel is asked again: at first, and at most. The kernel does not tell by itself.
+    /// How long to wait before the kernel is asked again: at first, and at most. The kernel has no notification for it.
     const FIRST: Duration = Duration::from_micros(100);
     const MOST: Duration = Duration::from_millis(10);
     /// The bound, however many messages are open.

@@ -1,8 +1,8 @@
-//! The one background thread: it dials, hears every monitor, keeps the time, and closes what has ended.
+//! The thread `kvconn-watcher`: it dials, reads all monitors, keeps timers, and closes the sockets of ended connections.
 //!
-//! It owns every monitor and reads it to the end whenever it speaks: a monitor that nobody reads stops libzmq's I/O
-//! thread, and with it every connection of the process. It runs no code of the caller's, and waits for nothing but
-//! its epoll: the locks it takes are held for moments only.
+//! It owns every monitor and reads it to the end each time it becomes readable: a monitor that is not read stops libzmq's I/O
+//! thread, and with it every connection of the process. The watcher runs none of the caller's code. It waits only in its
+//! epoll, and holds the locks that it takes only for moments.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -32,8 +32,8 @@ use crate::sys::lock::Mutex;
 use crate::sys::thread::spawn_quiet;
 use crate::sys::wake::EventFd;
 
-/// How many commands are worked off before the monitors are looked at again: closing thousands of sockets must not
-/// keep a loss from being seen.
+/// How many commands are processed before the monitors are read again. Closing thousands of sockets must not delay the
+/// report of a loss.
 const COMMANDS_AT_ONCE: usize = 64;
 
 /// How often a dial attempt is looked at whose monitor cannot be watched.
@@ -42,26 +42,29 @@ const UNWATCHED: Duration = Duration::from_millis(10);
 /// What the watcher works with.
 type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
 
-/// The watcher's handle: what other threads ask it to do.
+/// How long libzmq has to report the errno of a connection that the kernel has reported as dead.
+const ERRNO_TAKEN: Duration = Duration::from_millis(5);
+
+/// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
     /// Leaf lock.
     commands: Arc<Mutex<VecDeque<Command>>>,
     wake: Arc<EventFd>,
 }
 
-/// A look-up's outcome: addresses as libzmq takes them, or errno and text.
+/// The result of a look-up: addresses as libzmq takes them, or errno and text.
 type ResolvedRoutes = std::result::Result<Vec<Way>, (i32, String)>;
 
 enum Command {
-    /// A new connection: watch its line and dial.
+    /// A new connection: watch its dial attempt and dial.
     Watch { attempt: AttemptId, monitor: Monitor, conn: Arc<Connection> },
-    /// Its name has been looked up.
+    /// The look-up of its name has ended.
     Resolved { attempt: AttemptId, found: ResolvedRoutes },
-    /// The line is not used any more: close it.
+    /// The dial attempt is not used any more: close its socket.
     Close { attempt: AttemptId, push: PushSocket },
-    /// A line that was made and never watched.
+    /// A dial attempt that was made and never watched: close its socket.
     Discard { attempt: AttemptId, push: PushSocket, monitor: Monitor },
-    /// A queue has become full.
+    /// Something is in flight: check its progress at this time.
     CheckStall { conn: ConnId, at: Instant },
 }
 
@@ -69,6 +72,7 @@ enum Command {
 enum Timer {
     Dial(AttemptId),
     Watch(AttemptId),
+    HangUp(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
 }
@@ -102,50 +106,50 @@ impl Watcher {
         Ok(Watcher { commands, wake })
     }
 
-    fn ask(&self, command: Command) {
-        ask(&self.commands, &self.wake, command);
+    fn queue(&self, command: Command) {
+        queue(&self.commands, &self.wake, command);
     }
 
-    /// Watches a new connection's first line, and dials it.
+    /// Watches the first dial attempt of a new connection, and dials.
     pub(crate) fn watch(&self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
-        self.ask(Command::Watch { attempt, monitor, conn });
+        self.queue(Command::Watch { attempt, monitor, conn });
     }
 
-    /// Closes a line that was never watched.
+    /// Closes the socket of a dial attempt that was never watched.
     pub(crate) fn discard(&self, attempt: AttemptId, push: PushSocket, monitor: Monitor) {
-        self.ask(Command::Discard { attempt, push, monitor });
+        self.queue(Command::Discard { attempt, push, monitor });
     }
 }
 
 impl SocketWatcher for Watcher {
     fn close(&self, attempt: AttemptId, push: PushSocket) {
-        self.ask(Command::Close { attempt, push });
+        self.queue(Command::Close { attempt, push });
     }
 
     fn check_stall(&self, conn: ConnId, within: Duration) {
-        self.ask(Command::CheckStall { conn, at: Instant::now() + within });
+        self.queue(Command::CheckStall { conn, at: Instant::now() + within });
     }
 }
 
-fn ask(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
+fn queue(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
     commands.push_back(command);
-    // Rung under the lock, and only for the first: the watcher clears it before it looks.
+    // Woken under the lock, and only for the first command: the watcher clears the eventfd before it takes commands.
     if commands.len() == 1 || wake.owes_wake() {
         wake.wake();
     }
 }
 
-/// One line under watch.
+/// A watched dial attempt.
 struct DialAttempt {
     monitor: Monitor,
-    /// Whose it is; none for a line that was never used.
+    /// Its connection. `None` for an attempt that was never used.
     conn: Option<Arc<Connection>>,
-    /// While it is being dialled.
+    /// Set while it is being dialled.
     dial: Option<Dial>,
-    /// The number of its descriptor, as CONNECTED named it. Only good for as long as nobody heard of its end.
+    /// The number of its TCP descriptor, from CONNECTED. Valid only until its end is reported.
     tcp: Option<RawFd>,
-    /// Its socket is closed; waiting for libzmq to give it up.
+    /// Its socket is closed, and libzmq has not reported yet that it is done with it.
     closing: bool,
 }
 
@@ -162,9 +166,9 @@ struct Watch {
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
-/// The epoll token of the eventfd; lines count from 1.
+/// The epoll token of the eventfd. The ids of dial attempts begin at 1.
 const WAKE: u64 = 0;
-/// Marks the token of a line's TCP descriptor, beside that of its monitor.
+/// Set in the token of a dial attempt's TCP descriptor, to distinguish it from that of its monitor.
 const TCP: u64 = 1 << 63;
 
 impl Watch {
@@ -176,11 +180,11 @@ impl Watch {
                 match *token {
                     WAKE => {}
                     attempt if attempt & TCP != 0 => self.hang_up(AttemptId(attempt & !TCP)),
-                    attempt => self.hear(AttemptId(attempt)),
+                    attempt => self.handle_events(AttemptId(attempt)),
                 }
             }
-            self.work_off_commands();
-            self.work_off_timers();
+            self.process_commands();
+            self.process_timers();
         }
     }
 
@@ -188,7 +192,7 @@ impl Watch {
         self.timers.peek().map(|Reverse((at, _))| *at)
     }
 
-    fn work_off_commands(&mut self) {
+    fn process_commands(&mut self) {
         self.wake.clear();
         for _ in 0..COMMANDS_AT_ONCE {
             let Some(command) = self.commands.lock().pop_front() else { return };
@@ -203,11 +207,11 @@ impl Watch {
                 Command::CheckStall { conn, at } => self.timers.push(Reverse((at, Timer::Stall(conn)))),
             }
         }
-        // More may be waiting, and nobody rings for them again.
+        // More commands may wait, and their senders do not wake the watcher again.
         self.wake.wake();
     }
 
-    fn work_off_timers(&mut self) {
+    fn process_timers(&mut self) {
         let now = Instant::now();
         while let Some(Reverse((at, timer))) = self.timers.peek().copied() {
             if at > now {
@@ -216,11 +220,12 @@ impl Watch {
             self.timers.pop();
             match timer {
                 Timer::Dial(attempt) => {
-                    // Behind with its work, it may have the dial's success before it, unread.
-                    self.hear(attempt);
-                    self.dial_time(attempt, now);
+                    // If the watcher is late, the monitor may already have the dial's success, unread.
+                    self.handle_events(attempt);
+                    self.dial_due(attempt, now);
                 }
                 Timer::Watch(attempt) => self.watch_again(attempt, now),
+                Timer::HangUp(attempt) => self.end_without_errno(attempt),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
@@ -233,14 +238,14 @@ impl Watch {
         if self.epoll.add(attempt.monitor.fd(), id.0).is_err() {
             self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
         }
-        self.hear(id);
+        self.handle_events(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
         let Some(conn) = self.registry.find(id) else { return };
         let mut inner = conn.lock();
         let again = inner.check_stall();
-        // It looked at the socket, and may have eaten the edge that the waiting head needs.
+        // check_stall touched the socket, so it may have consumed the edge that the polling head needs.
         inner.touched();
         drop(inner);
         if let Some(time) = again {
@@ -265,17 +270,17 @@ impl Watch {
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
 
-    /// A new connection.
+    /// Watches and dials a new connection.
     fn begin(&mut self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
         let now = Instant::now();
         let values = conn.values();
         let mut dial = Dial::new(now, values, conn.addresses().clone());
         let route = Route::new(values.source_address(), values.interface().cloned());
-        dial.addresses(match conn.endpoint().target() {
-            Target::Address(address) => Some(route.to(*address).map_err(DialFailure::from)),
-            Target::Ipc { path } => Some(Ok(c_text(format!("ipc://{path}")))),
-            Target::Name { .. } => None,
-        });
+        match conn.endpoint().target() {
+            Target::Address(address) => dial.addresses([route.to(*address).map_err(DialFailure::from)]),
+            Target::Ipc { path } => dial.addresses([Ok(c_text(format!("ipc://{path}")))]),
+            Target::Name { .. } => {} // the look-up brings them
+        }
         let due = dial.due();
         self.insert(attempt, monitor, Some(conn.clone()), Some(dial));
         match conn.endpoint().target() {
@@ -294,7 +299,7 @@ impl Watch {
                 Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
-            ask(&commands, &wake, Command::Resolved { attempt, found });
+            queue(&commands, &wake, Command::Resolved { attempt, found });
         };
         if let Err(e) = self.resolver.resolve(host, port, Box::new(done)) {
             let text = format!("no thread to look the name up: {e}");
@@ -316,7 +321,7 @@ impl Watch {
         }
     }
 
-    /// Dials the next address on this line, which is fresh.
+    /// Dials the next address on this dial attempt's new socket.
     fn dial_next(&mut self, id: AttemptId) {
         let now = Instant::now();
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
@@ -326,7 +331,7 @@ impl Watch {
         };
         let inner = conn.lock();
         if !inner.has_attempt(id) {
-            return; // ended meanwhile; the command to close is on its way
+            return; // it has ended, and the command to close is queued
         }
         let dialled = inner.socket().map_or(Ok(()), |push| push.dial(&address));
         drop(inner);
@@ -341,7 +346,7 @@ impl Watch {
         }
     }
 
-    fn dial_time(&mut self, attempt: AttemptId, now: Instant) {
+    fn dial_due(&mut self, attempt: AttemptId, now: Instant) {
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
             return;
         };
@@ -350,53 +355,53 @@ impl Watch {
             _ => None,
         });
         if verdict == Verdict::Wait {
-            // The phase has changed since the timer was set.
+            // The dial has entered another phase since the timer was set.
             self.timers.push(Reverse((dial.due(), Timer::Dial(attempt))));
         }
         self.follow(attempt, verdict);
     }
 
-    /// Reads a monitor to its end, then acts on what it said.
-    fn hear(&mut self, id: AttemptId) {
-        let mut heard = VecDeque::new();
-        self.read_monitor(id, &mut heard);
-        while let Some(event) = heard.pop_front() {
+    /// Reads a monitor to its end, then handles its events.
+    fn handle_events(&mut self, id: AttemptId) {
+        let mut events = VecDeque::new();
+        self.read_monitor(id, &mut events);
+        while let Some(event) = events.pop_front() {
             if event == MonitorEvent::Ready {
                 let tcp = self.own_descriptor(id);
-                // libzmq says DISCONNECTED before it closes the descriptor: not said after we took ours, it is the
-                // same connection, and not whoever got the number next.
-                self.read_monitor(id, &mut heard);
-                let gone =
-                    heard.iter().any(|event| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_)));
-                self.shaken_hands(id, tcp.filter(|_| !gone));
+                // libzmq reports DISCONNECTED before it closes the descriptor. So if it is not reported after we duplicated the
+                // descriptor, ours is the same connection, and not a later user of the number.
+                self.read_monitor(id, &mut events);
+                let ends = |event: &_| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_));
+                let gone = events.iter().any(ends);
+                self.handshake_done(id, tcp.filter(|_| !gone));
             } else {
-                self.act(id, event);
+                self.handle_event(id, event);
             }
         }
     }
 
-    fn read_monitor(&self, id: AttemptId, heard: &mut VecDeque<MonitorEvent>) {
+    fn read_monitor(&self, id: AttemptId, events: &mut VecDeque<MonitorEvent>) {
         if let Some(attempt) = self.attempts.get(&id) {
-            heard.extend(std::iter::from_fn(|| attempt.monitor.next()));
+            events.extend(std::iter::from_fn(|| attempt.monitor.next()));
         }
     }
 
-    /// A descriptor of our own for the line's TCP connection.
+    /// A descriptor of our own for the dial attempt's TCP connection.
     fn own_descriptor(&self, id: AttemptId) -> Option<OwnedFd> {
         let attempt = self.attempts.get(&id)?;
         let fd = attempt.tcp.filter(|_| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
-        // The number may mean something else by now, which the caller finds out.
+        // The number may mean another file by now; the caller checks that.
         descriptor::duplicate(fd).ok()
     }
 
-    fn shaken_hands(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {
+    fn handshake_done(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {
         let Some(DialAttempt { conn: Some(conn), dial, closing: false, .. }) = self.attempts.get_mut(&id) else {
             return;
         };
         let Some(dial) = dial.take() else { return };
         dial.succeeded();
-        // The kernel's word of the peer's end, for the peer that our libzmq has stopped reading (it sends where it
-        // should only receive) and that then leaves: no monitor tells of that.
+        // Reports the end of a peer that libzmq has stopped reading. (Such a peer sends on a socket on which it may only
+        // receive.) If such a peer leaves, no monitor reports it.
         if let Some(tcp) = &tcp
             && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
         {
@@ -410,22 +415,35 @@ impl Watch {
         }
     }
 
-    /// The kernel says that the peer has closed, or that the connection is dead.
+    /// The kernel reports that the peer has closed, or that the connection is dead.
     fn hang_up(&mut self, id: AttemptId) {
         if let Some(DialAttempt { conn: Some(conn), dial: None, closing: false, .. }) = self.attempts.get(&id) {
             let conn = conn.clone();
-            conn.owner().end(&conn, End::new(Transition::PeerGone, PEER_GONE));
+            let pending = conn.lock().hang_up();
+            match pending {
+                Some(errno) => conn.owner().end(&conn, peer_gone(errno)),
+                None => self.timers.push(Reverse((Instant::now() + ERRNO_TAKEN, Timer::HangUp(id)))),
+            }
         }
     }
 
-    fn act(&mut self, id: AttemptId, event: MonitorEvent) {
+    /// Ends a connection whose errno libzmq has taken, and has not reported.
+    fn end_without_errno(&mut self, id: AttemptId) {
+        self.handle_events(id);
+        if let Some(DialAttempt { conn: Some(conn), dial: None, closing: false, .. }) = self.attempts.get(&id) {
+            let conn = conn.clone();
+            conn.owner().end(&conn, peer_gone(0));
+        }
+    }
+
+    fn handle_event(&mut self, id: AttemptId, event: MonitorEvent) {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if event == MonitorEvent::Reaped {
             if let Some(attempt) = self.attempts.remove(&id) {
-                // Closing the monitor's reader takes its descriptor out of the epoll.
+                // Closing the monitor's reader removes its descriptor from the epoll.
                 drop(attempt.monitor);
                 if let Some(conn) = attempt.conn {
-                    conn.attempt_gone();
+                    conn.attempt_closed();
                 }
             }
             return;
@@ -442,7 +460,7 @@ impl Watch {
         }
         match (&mut attempt.dial, event) {
             (Some(dial), MonitorEvent::Connected(fd)) if is_self_connected(fd) => {
-                let verdict = dial.failed(now, libc::ECONNREFUSED, "nobody listens there: TCP connected to itself");
+                let verdict = dial.failed(now, libc::ECONNREFUSED, "no listener there: TCP connected to itself");
                 self.follow(id, verdict);
             }
             (Some(dial), event) => {
@@ -462,7 +480,7 @@ impl Watch {
         }
     }
 
-    /// Does what a dial says.
+    /// Acts on the verdict of a dial.
     fn follow(&mut self, id: AttemptId, verdict: Verdict) {
         let Some(DialAttempt { conn: Some(conn), dial, .. }) = self.attempts.get_mut(&id) else { return };
         let conn = conn.clone();
@@ -475,14 +493,14 @@ impl Watch {
             }
             Verdict::TryNext => {
                 if let Some(dial) = dial.take() {
-                    self.move_on(&conn, dial);
+                    self.dial_on_new_socket(&conn, dial);
                 }
             }
         }
     }
 
-    /// Goes on to the next address, on a fresh line: libzmq sockets are connected once.
-    fn move_on(&mut self, conn: &Arc<Connection>, dial: Dial) {
+    /// Goes on to the next address, with a new socket: a libzmq socket is dialled only once.
+    fn dial_on_new_socket(&mut self, conn: &Arc<Connection>, dial: Dial) {
         let made = open_attempt(&self.context, &self.descriptors, conn.values());
         let (id, push, monitor) = match made {
             Ok(attempt) => attempt,
@@ -492,11 +510,11 @@ impl Watch {
                 return;
             }
         };
-        conn.attempt_made();
+        conn.attempt_opened();
         self.insert(id, monitor, Some(conn.clone()), Some(dial));
         match conn.lock().replace_attempt(id, push) {
             Ok((old, push)) => self.close(old, push),
-            Err(push) => return self.close(id, push), // ended meanwhile
+            Err(push) => return self.close(id, push), // it has ended
         }
         self.dial_next(id);
     }
@@ -506,17 +524,17 @@ impl Watch {
             attempt.closing = true;
             attempt.dial = None;
         }
-        // The socket first, its monitor when libzmq has given it up.
+        // Close the socket first. Its monitor is dropped when libzmq reports that the socket is closed.
         drop(push);
     }
 }
 
 const PEER_GONE: &str = "the peer is gone: it closed the connection, died, or stopped answering";
 
-/// The end of a READY connection, by the errno that libzmq names.
+/// The end of a READY connection, by the errno that libzmq reports.
 fn peer_gone(errno: i32) -> End {
     match errno {
-        // The peer closed it, which is no error of the system's.
+        // The peer closed it: no error of the system.
         0 | libc::EPIPE => End::new(Transition::PeerGone, PEER_GONE),
         _ => {
             let text = format!("{PEER_GONE}: {}", io::Error::from_raw_os_error(errno));
@@ -525,7 +543,7 @@ fn peer_gone(errno: i32) -> End {
     }
 }
 
-/// As a C text. The texts come from parsed endpoints and have no NUL.
+/// Converts to a C text. The texts come from parsed endpoints and contain no NUL.
 fn c_text(text: String) -> CString {
     CString::new(text).unwrap_or_default()
 }

@@ -1,9 +1,9 @@
-//! A clock cheap enough to be read for every message.
+//! A clock that is cheap enough to read for every message.
 
 use std::time::Duration;
 
-/// A moment on the kernel's coarse monotonic clock, which is read in a fifth of the time of the fine one and is
-/// behind it by up to a tick (4 ms on common kernels), or a few when the machine is busy or virtual.
+/// A moment on the kernel's coarse monotonic clock. Reading it takes a fifth of the time of the fine clock. It lags behind by
+/// up to a tick (4 ms on common kernels), or a few ticks when the machine is busy or virtual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Coarse(Duration);
 
@@ -12,13 +12,13 @@ impl Coarse {
         Coarse(read(libc::CLOCK_MONOTONIC_COARSE))
     }
 
-    /// How long ago that was, at the least: up to 20 ms less than the truth, and not more.
+    /// The time since then, or up to 20 ms less. Never more.
     pub(crate) fn elapsed(self) -> Duration {
         read(libc::CLOCK_MONOTONIC).saturating_sub(self.0 + BEHIND)
     }
 }
 
-/// The most that the coarse clock is taken to be behind; 8.5 ms were measured on a busy virtual machine.
+/// The largest lag that is assumed. 8.5 ms were measured on a busy virtual machine.
 const BEHIND: Duration = Duration::from_millis(20);
 
 fn read(clock: libc::clockid_t) -> Duration {
@@ -35,15 +35,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_never_tells_more_time_than_has_passed() {
+    fn it_never_reports_more_time_than_has_passed() {
         let begun = Instant::now();
         while begun.elapsed() < Duration::from_millis(50) {
             let before = Instant::now();
             let then = Coarse::now();
             std::thread::sleep(Duration::from_micros(begun.elapsed().as_micros() as u64 % 700));
-            let told = then.elapsed();
+            let reported = then.elapsed();
             let passed = before.elapsed();
-            assert!(told <= passed, "{told:?} of {passed:?}");
+            assert!(reported <= passed, "{reported:?} of {passed:?}");
         }
         let then = Coarse::now();
         std::thread::sleep(Duration::from_millis(30));

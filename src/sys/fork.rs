@@ -1,15 +1,15 @@
-//! Whether this process is a child forked since kvconn was last used: then nothing of the parent's may be touched.
+//! Detects that this process is a child forked since kvconn was last used. Then nothing of the parent's may be touched.
 //!
-//! One page of memory that the kernel wipes in every child answers with a single load, also after a raw `clone`.
+//! The kernel wipes one page of memory in every child, also after a raw `clone`. So one load gives the answer.
 
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// The page; null until it is made, and for ever where the kernel cannot wipe pages.
+/// The page. Null until it is made, and always null where the kernel cannot wipe pages.
 static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
-/// Without the page: the process that was marked.
+/// Where there is no page: the process that was marked.
 static PID: AtomicU32 = AtomicU32::new(0);
 
-/// Whether [`mark`] was called in this very process.
+/// Whether [`mark`] was called in this process itself.
 pub(crate) fn is_marked() -> bool {
     match page() {
         Some(page) => page.load(Ordering::Acquire) == 1,
@@ -17,7 +17,7 @@ pub(crate) fn is_marked() -> bool {
     }
 }
 
-/// From now on [`is_marked`] in this process, and not in its children to come.
+/// Makes [`is_marked`] true in this process, but not in its future children.
 pub(crate) fn mark() {
     if page().is_none() {
         make_page();
@@ -29,13 +29,13 @@ pub(crate) fn mark() {
 }
 
 fn page() -> Option<&'static AtomicU32> {
-    // SAFETY: never unmapped once it is set; wiping it in a child leaves a valid zero.
+    // SAFETY: never unmapped once it is set. Wiping it in a child leaves a valid zero.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }
 }
 
 fn make_page() {
     let (size, access) = (4096, libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: a fresh anonymous mapping, nothing of which is in use before madvise has succeeded.
+    // SAFETY: a fresh anonymous mapping. It is not used before madvise has succeeded.
     unsafe {
         let page = libc::mmap(std::ptr::null_mut(), size, access, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0);
         if page == libc::MAP_FAILED {

@@ -1,14 +1,14 @@
 //! The standard library's locks and condition variables, without poisoning and with deadlines.
 //!
-//! They are futexes, and what one needs is inside it. That is what makes kvconn work in a forked child: parking_lot's
-//! locks share tables of the process, whose own locks a fork can catch in the hands of a thread that the child does
-//! not have, and the child then hangs in the first lock that makes it wait.
+//! They are futexes, and each holds all of its state itself. Therefore kvconn works in a forked child. parking_lot's locks
+//! share tables of the process. A fork can happen while another thread holds a lock of these tables. The child does not have
+//! that thread, so it hangs in the first lock that has to wait.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{self, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};
 use std::time::{Duration, Instant};
 
-/// A lock. A panic under it leaves it usable: panics are caught at the C boundary.
+/// A lock. It stays usable after a panic under it: panics are caught at the C boundary.
 #[derive(Debug, Default)]
 pub(crate) struct Mutex<T>(sync::Mutex<T>);
 
@@ -16,7 +16,7 @@ pub(crate) struct Mutex<T>(sync::Mutex<T>);
 #[derive(Debug)]
 pub(crate) struct MutexGuard<'a, T> {
     mutex: &'a Mutex<T>,
-    /// Gone only while this guard waits or is [`unlocked`](MutexGuard::unlocked), and lent to that.
+    /// `None` only while this guard waits on a condition or is [`unlocked`](MutexGuard::unlocked).
     held: Option<sync::MutexGuard<'a, T>>,
 }
 
@@ -29,7 +29,7 @@ impl<T> Mutex<T> {
         MutexGuard { mutex: self, held: Some(self.hold()) }
     }
 
-    /// The lock, if it can be had at once.
+    /// The lock, if it is free.
     pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let held = match self.0.try_lock() {
             Ok(held) => held,
@@ -48,18 +48,18 @@ impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        self.held.as_ref().expect("held by who can look")
+        self.held.as_ref().expect("the guard holds its lock")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
     fn deref_mut(&mut self) -> &mut T {
-        self.held.as_mut().expect("held by who can look")
+        self.held.as_mut().expect("the guard holds its lock")
     }
 }
 
 impl<'a, T> MutexGuard<'a, T> {
-    /// Gives the lock back for as long as the call takes, also when that panics.
+    /// Releases the lock while `call` runs, and takes it again, also after a panic.
     pub(crate) fn unlocked<R>(guard: &mut MutexGuard<'a, T>, call: impl FnOnce() -> R) -> R {
         struct TakeBack<'g, 'a, T>(&'g mut MutexGuard<'a, T>);
         impl<T> Drop for TakeBack<'_, '_, T> {
@@ -73,7 +73,7 @@ impl<'a, T> MutexGuard<'a, T> {
     }
 }
 
-/// Something to wait for, under a [`Mutex`]. A wait may end for no reason.
+/// A condition variable for a [`Mutex`]. A wait may end spuriously.
 #[derive(Debug, Default)]
 pub(crate) struct Condvar(sync::Condvar);
 
@@ -84,7 +84,7 @@ pub(crate) struct Waited {
 }
 
 impl Waited {
-    /// The time was over first.
+    /// Whether the deadline came first.
     pub(crate) fn timed_out(self) -> bool {
         self.timed_out
     }
@@ -134,7 +134,7 @@ impl<T> RwLock<T> {
         self.0.read().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// The lock for reading, if it can be had at once.
+    /// The lock for reading, if no writer holds it.
     pub(crate) fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         match self.0.try_read() {
             Ok(guard) => Some(guard),
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_under_a_lock_leaves_it_usable_and_held_by_nobody() {
+    fn a_panic_under_a_lock_leaves_it_usable_and_free() {
         let (mutex, lock, condvar) = (Mutex::new(1), RwLock::new(1), Condvar::new());
         let panicked = catch_unwind(AssertUnwindSafe(|| {
             let _guards = (mutex.lock(), lock.write());
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn an_unlocked_guard_is_locked_again_also_after_a_panic() {
+    fn an_unlocked_guard_is_locked_again_even_after_a_panic() {
         let mutex = Mutex::new(1);
         let mut guard = mutex.lock();
         MutexGuard::unlocked(&mut guard, || *mutex.lock() = 2);

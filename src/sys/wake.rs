@@ -1,4 +1,4 @@
-//! Descriptors one thread wakes another with, and waiting on descriptors.
+//! Waking a thread through a descriptor, and waiting on descriptors.
 
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use crate::sys::descriptor;
 
-/// An eventfd: readable from a [`wake`](EventFd::wake) until it is [`clear`](EventFd::clear)ed.
+/// An eventfd: readable from [`wake`](EventFd::wake) until [`clear`](EventFd::clear).
 #[derive(Debug)]
 pub(crate) struct EventFd {
     fd: OwnedFd,
@@ -24,11 +24,10 @@ impl EventFd {
 
     pub(crate) fn wake(&self) {
         let one: u64 = 1;
+        // SAFETY: 8 live bytes.
+        let write = || unsafe { libc::write(self.fd.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) };
         // Only a sandbox is known to be in the way.
-        let written = (0..3).any(|_| {
-            // SAFETY: 8 live bytes.
-            8 == unsafe { libc::write(self.fd.as_raw_fd(), std::ptr::from_ref(&one).cast(), 8) }
-        });
+        let written = (0..3).any(|_| retry(write) == 8);
         self.owed.store(!written, Ordering::Relaxed);
     }
 
@@ -39,8 +38,8 @@ impl EventFd {
 
     pub(crate) fn clear(&self) {
         let mut count: u64 = 0;
-        // SAFETY: 8 live bytes. It fails only when there is nothing to clear.
-        unsafe { libc::read(self.fd.as_raw_fd(), std::ptr::from_mut(&mut count).cast(), 8) };
+        // SAFETY: 8 live bytes. It fails only if there is nothing to clear.
+        retry(|| unsafe { libc::read(self.fd.as_raw_fd(), std::ptr::from_mut(&mut count).cast(), 8) });
     }
 }
 
@@ -55,19 +54,19 @@ impl AsRawFd for EventFd {
 pub(crate) struct Waker(Option<EventFd>);
 
 impl Waker {
-    /// Without a descriptor left for it, the thread looks again every few milliseconds instead.
+    /// If no descriptor is left for it, the thread looks again every few milliseconds instead.
     pub(crate) fn new() -> Waker {
         Waker(EventFd::new().ok())
     }
 
-    /// Ends the wait, the present or the next.
+    /// Ends the present wait, or the next one.
     pub(crate) fn wake(&self) {
         if let Some(eventfd) = &self.0 {
             eventfd.wake();
         }
     }
 
-    /// Waits until it rings, one of the descriptors is readable or the time is there; takes the ring back, and tells
+    /// Waits until it is woken, one of the descriptors is readable, or the time is over. Takes the wake-up back. Returns
     /// which descriptors are readable.
     pub(crate) fn wait(&self, fds: &[RawFd], until: Instant) -> Vec<bool> {
         let mut polled: Vec<_> = fds.iter().map(|fd| readable(*fd)).collect();
@@ -83,7 +82,7 @@ impl Waker {
     }
 }
 
-/// Waits until one of the descriptors is readable or the time is there. Signals do not end the wait.
+/// Waits until one of the descriptors is readable or the time is over. Signals do not end the wait.
 pub(crate) fn wait_readable(fds: &[RawFd], until: Instant) -> bool {
     let mut polled = [readable(-1); 2];
     for (slot, fd) in polled.iter_mut().zip(fds) {
@@ -92,7 +91,7 @@ pub(crate) fn wait_readable(fds: &[RawFd], until: Instant) -> bool {
     wait(&mut polled, until)
 }
 
-/// A descriptor to wait on; a negative one is skipped.
+/// A descriptor to wait on. A negative one is skipped.
 fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd { fd, events: libc::POLLIN, revents: 0 }
 }
@@ -101,13 +100,29 @@ fn wait(polled: &mut [libc::pollfd], until: Instant) -> bool {
     loop {
         let left = until.saturating_duration_since(Instant::now());
         let time = libc::timespec { tv_sec: left.as_secs() as libc::time_t, tv_nsec: left.subsec_nanos().into() };
-        // SAFETY: the array and the time live for the call; a negative descriptor is skipped.
+        // SAFETY: the array and the time live for the call. A negative descriptor is skipped.
         let n = unsafe { libc::ppoll(polled.as_mut_ptr(), polled.len() as libc::nfds_t, &time, std::ptr::null()) };
         match n {
             0 => return false,
             n if n > 0 => return true,
+            // Not even a wait without time has looked at the descriptors when a signal came first.
+            _ if is_interrupted() => {}
             _ if Instant::now() >= until => return false,
-            _ => {} // EINTR; anything else would be a defect of ours, and the deadline ends it
+            _ => {} // Any other error would be a defect of kvconn, and the deadline ends the loop.
         }
     }
+}
+
+/// Makes a system call again for as long as a signal interrupts it.
+fn retry(mut call: impl FnMut() -> libc::ssize_t) -> libc::ssize_t {
+    loop {
+        match call() {
+            -1 if is_interrupted() => {}
+            result => return result,
+        }
+    }
+}
+
+fn is_interrupted() -> bool {
+    io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
 }

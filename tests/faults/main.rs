@@ -1,12 +1,18 @@
-//! What a network, a kernel or a limit does to connections, and what kvconn makes of it.
+//! What field reports brought: the smallest input that failed, and its kind.
 
 #[path = "../common/mod.rs"]
 mod common;
 
+mod copies;
 mod dials;
+mod dump;
 mod errno_sweep;
 mod icmp;
+mod log;
+mod long_messages;
+mod losses;
 mod names;
 mod programs;
 mod refusing_kernel;
 mod scenarios;
+mod signals;

@@ -1,6 +1,6 @@
 //! A kernel that answers some system calls as a sandbox, a firewall or another kernel would: a seccomp filter of this
-//! process. It stays for the life of the process, so a test that makes one runs in a process of its own. Processes that are
-//! started afterwards have it too.
+//! process. It stays for the life of the process, so a test that makes one runs in a process of its own. Processes that
+//! are started afterwards have it too.
 
 use std::io;
 

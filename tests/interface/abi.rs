@@ -1,19 +1,11 @@
-//! The binary interface: what the shared object exports, needs and says about itself, how structs lie in memory, and
-//! which numbers the constants have. The files under `abi/` are what callers were compiled against.
+//! The binary interface: what the shared object exports, needs and says about itself, and how structs lie in memory. The files
+//! under `abi/` are what callers were compiled against; tests/interface/header.rs proves them fresh.
 
-#[path = "header/generate.rs"]
-mod generate;
-#[path = "header/parse.rs"]
-mod parse;
-
-use std::env;
-use std::fmt::Write as _;
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::Command;
+use std::{env, fs};
 
-use generate::fresh;
-use parse::{Kind, items};
+use xtask::root;
 
 /// The shared object that cargo has built together with this test.
 fn library() -> PathBuf {
@@ -39,28 +31,16 @@ fn symbols(which: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_exported_symbols_are_fresh() {
+fn the_exported_symbols_are_those_of_the_header() {
     let mut names = Vec::new();
     for (kind, name) in symbols("--defined-only") {
         assert_eq!(kind, "T", "{name} is not a function");
         names.push(name);
     }
     names.sort();
-    fresh("abi/kvconn.symbols", &(names.join("\n") + "\n"));
-}
-
-#[test]
-fn the_exported_symbols_are_those_of_the_header() {
-    let header = generate::header();
-    let mut declared: Vec<String> = items(&header)
-        .iter()
-        .filter(|item| matches!(item.kind, Kind::Function { .. }))
-        .map(|item| item.name().to_string())
-        .collect();
-    declared.sort();
-    let mut exported: Vec<String> = symbols("--defined-only").into_iter().map(|(_, name)| name).collect();
-    exported.sort();
-    assert_eq!(exported, declared);
+    // The file has the functions of the header.
+    let declared = fs::read_to_string(root().join("abi/kvconn.symbols")).unwrap();
+    assert_eq!(names, declared.lines().collect::<Vec<_>>());
 }
 
 #[test]
@@ -87,54 +67,12 @@ fn it_has_its_soname_and_is_never_unloaded() {
     assert!(!dynamic.contains("TEXTREL"), "{dynamic}");
 }
 
-/// A directory of this test's own, gone at its end.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn new(name: &str) -> Scratch {
-        let path = env::temp_dir().join(format!("kvconn-{name}-{}", std::process::id()));
-        fs::create_dir_all(&path).unwrap();
-        Scratch(path)
-    }
-}
-
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
-    }
-}
-
-/// Compiles and runs a C program against the header as the code makes it now.
-fn run(directory: &Path, program: &str) -> String {
-    let (source, binary) = (directory.join("program.c"), directory.join("program"));
-    fs::write(directory.join("kvconn.h"), generate::header()).unwrap();
-    fs::write(&source, program).unwrap();
-    output(Command::new("cc").args(["-std=c11", "-Wall", "-Werror", "-o"]).arg(&binary).arg(&source));
-    output(&mut Command::new(binary))
-}
-
-#[test]
-#[cfg(target_pointer_width = "64")]
-fn the_layout_of_structs_is_fresh() {
-    let mut program = String::from("#include \"kvconn.h\"\n#include <stdio.h>\nint main(void) {\n");
-    for item in items(&generate::header()) {
-        let Kind::Struct { name, fields } = item.kind else { continue };
-        let _ = writeln!(program, "    printf(\"{name} %zu\\n\", sizeof({name}));");
-        for (field, _) in fields {
-            let size = format!("sizeof((({name} *)0)->{field})");
-            let _ = writeln!(program, "    printf(\"    {field} %zu %zu\\n\", offsetof({name}, {field}), {size});");
-        }
-    }
-    let layout = run(&Scratch::new("layout").0, &(program + "    return 0;\n}\n"));
-    no_hidden_bytes(&layout);
-    let head = "# Public structs on 64-bit machines: name and size, then each field's name, offset and size. A struct grows at its end only.\n";
-    fresh("abi/layout.txt", &format!("{head}{layout}"));
-}
-
 /// Padding would carry what was in memory before to the caller.
-fn no_hidden_bytes(layout: &str) {
+#[test]
+fn structs_have_no_hidden_bytes() {
+    let layout = fs::read_to_string(root().join("abi/layout.txt")).unwrap();
     let (mut name, mut size, mut end) = ("", 0, 0);
-    for line in layout.lines().chain(["end 0"]) {
+    for line in layout.lines().filter(|line| !line.starts_with('#')).chain(["end 0"]) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |i: usize| words[i].parse::<usize>().unwrap();
         if line.starts_with(' ') {
@@ -145,24 +83,4 @@ fn no_hidden_bytes(layout: &str) {
             (name, size, end) = (words[0], number(1), 0);
         }
     }
-}
-
-#[test]
-fn the_numbers_of_constants_are_fresh() {
-    let mut text = String::from("# The constants of the header. A name may be added; a number never changes.\n");
-    for item in items(&generate::header()) {
-        if let Kind::Constant { name, value } = item.kind {
-            // Not the version, which is meant to change, and not what stands for code.
-            let others = ["KVCONN_H", "KVCONN_NODISCARD"];
-            if name.starts_with("KVCONN_VERSION") || name.ends_with("_INIT") || others.contains(&name.as_str()) {
-                continue;
-            }
-            let value = match value.trim_matches(['(', ')']) {
-                "UINT64_MAX" => i128::from(u64::MAX),
-                number => number.parse().unwrap_or_else(|_| panic!("{name} has a value of unknown form: {number}")),
-            };
-            let _ = writeln!(text, "{name} {value}");
-        }
-    }
-    fresh("abi/constants.txt", &text);
 }

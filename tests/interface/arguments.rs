@@ -4,18 +4,14 @@
 //! unusual value of its kind. It runs in a process of its own, so a crash is a failure that names its case. A parameter
 //! that [`kind`] does not know fails the test: a new kind of parameter needs its values here.
 
-#[path = "header/generate.rs"]
-mod generate;
-#[path = "header/parse.rs"]
-mod parse;
-
 use std::fmt::Write as _;
 use std::process::Command;
 use std::{env, fs};
 
 use crate::common::Peer;
 use kvconn::error::STATUSES;
-use parse::{Kind, items, parameter_name};
+use xtask::parse::{Kind, functions, parameter_name};
+use xtask::{header, root};
 
 /// A value as a C expression, and the status it must lead to; `ANY`: whichever the function's description lists.
 struct Value(String, &'static str);
@@ -123,7 +119,9 @@ fn kind(function: &str, text: &str) -> Parameter {
         ("uint64_t", "sequence") => simple("0", each(INVALID, &["UINT64_MAX"])),
         ("uint64_t", "request") => simple("17", each(ANY, &["0", "UINT64_MAX"])),
         ("int32_t", "healthy") => simple("1", each(ANY, &["0", "-1", "INT32_MIN"])),
-        ("int32_t", "level") => simple("KVCONN_LOG_OFF", each(INVALID, &["-1", "5", "INT32_MAX", "INT32_MIN"])),
+        ("kvconn_log_level_t", "level") => {
+            simple("KVCONN_LOG_OFF", each(INVALID, &["-1", "5", "INT32_MAX", "INT32_MIN"]))
+        }
         ("kvconn_status_t", "status") => simple("KVCONN_OK", each(ANY, &["1", "-1000", "INT32_MAX", "INT32_MIN"])),
         ("int", "fd") => simple("good_fd()", each(INVALID, &["-1", "1 << 20", "INT32_MIN"])),
         // What is read.
@@ -226,14 +224,11 @@ struct Swept {
 impl Swept {
     fn all(header: &str) -> Vec<Swept> {
         let mut all = Vec::new();
-        for item in items(header) {
+        for item in functions(header) {
+            let listed = item.statuses(header).into_iter().collect();
             let Kind::Function { name, returns, parameters } = item.kind else { continue };
-            let listed = || {
-                let retvals = item.doc.lines().filter_map(|l| l.strip_prefix("@retval "));
-                retvals.map(|l| l.split_whitespace().next().unwrap().to_string()).collect()
-            };
             all.push(Swept {
-                allowed: returns.ends_with("kvconn_status_t").then(listed),
+                allowed: returns.ends_with("kvconn_status_t").then_some(listed),
                 returns_nothing: returns == "void",
                 parameters: parameters.iter().map(|p| kind(&name, p)).collect(),
                 names: parameters.iter().map(|p| parameter_name(p)).collect(),
@@ -308,7 +303,7 @@ impl Swept {
 
 /// The whole program.
 fn program() -> String {
-    let all = Swept::all(&generate::header());
+    let all = Swept::all(&header());
     let mut out = String::from("#include \"support.h\"\n\n");
     let good = |expected| Value(String::new(), expected);
     for f in &all {
@@ -364,8 +359,8 @@ fn every_function_survives_any_argument() {
     fs::write(&source, program()).unwrap();
     let compiled = Command::new("cc")
         .args(["-std=c11", "-Wall", "-Wextra", "-Werror", "-g"])
-        .arg(format!("-I{}", generate::root().join("tests/interface/arguments").display()))
-        .arg(format!("-I{}", generate::root().join("include").display()))
+        .arg(format!("-I{}", root().join("tests/interface/arguments").display()))
+        .arg(format!("-I{}", root().join("include").display()))
         .args([&source, &soname])
         .arg(format!("-Wl,-rpath,{}", directory.display()))
         .arg("-o")
@@ -389,7 +384,7 @@ fn every_function_survives_any_argument() {
 
 #[test]
 fn every_status_has_a_case_that_lists_it() {
-    let all = Swept::all(&generate::header());
+    let all = Swept::all(&header());
     for row in STATUSES {
         // These two can come from everywhere, and are said once in the header.
         let said_once = ["KVCONN_SHUTDOWN", "KVCONN_INTERNAL"].contains(&row.name);

@@ -1,5 +1,5 @@
-//! Buffers that are lent, not copied: each is given back once, when libzmq has let it go and its message's outcome is known.
+//! Zero-copy buffers: each is released once, when libzmq has freed it and the outcome of its message is known.
 
-mod lending;
+mod buffers;
 mod release;
 mod returns;

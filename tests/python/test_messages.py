@@ -2,6 +2,7 @@
 
 import ctypes
 import errno
+import gc
 import select
 import threading
 import time
@@ -216,6 +217,28 @@ def test_the_log_and_the_descriptions_are_text(kv, manager, peer, tmp_path, wait
     count = len(lines)
     kv.send_to(receiver.endpoint, [b"x"], timeout_ms=5000, manager=manager)
     assert len(lines) == count, "the log goes on after it was ended"
+
+
+def test_a_log_function_that_needs_a_lock_of_the_caller_is_waited_for_with_a_bound(kv, wait_until):
+    lock, entered, left = threading.Lock(), [], []
+
+    def needs_the_lock(level, line):
+        entered.append(line)
+        with lock:
+            left.append(line)
+
+    kv.set_log(needs_the_lock, kv.LOG_DEBUG)
+    with lock:
+        with pytest.raises(kv.ConnectFailed):
+            kv.connect("tcp://127.0.0.1:9", wait_ms=5000)
+        wait_until("the function is called", lambda: entered)
+        begun = time.monotonic()
+        with pytest.raises(kv.Timeout):
+            kv.set_log(None, kv.LOG_OFF)
+        assert time.monotonic() - begun < 5
+        gc.collect()  # the function that still runs must not go
+    kv.set_log(None, kv.LOG_OFF)
+    assert len(entered) == len(left) == 1
 
 
 def test_flush_tells_what_the_peers_kernel_has(kv, manager, peer):

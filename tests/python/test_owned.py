@@ -19,7 +19,8 @@ PYTHON = pathlib.Path(__file__).resolve().parents[2] / "python"
 def run(lib, script, *arguments, seconds=20):
     """Runs a script in an interpreter of its own; its output, and how long it took after it printed "leaving"."""
     prelude = f"import sys; sys.path.insert(0, {str(PYTHON)!r})\n"
-    command = [sys.executable, "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
+    # Python 3.12 warns of every fork of a process with threads.
+    command = [sys.executable, "-W", "ignore", "-c", prelude + textwrap.dedent(script), *map(str, arguments)]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
     with subprocess.Popen(command, **pipes, text=True, env={"KVCONN_LIB": str(lib)}) as child:
         output, left = "", None
@@ -32,11 +33,10 @@ def run(lib, script, *arguments, seconds=20):
 
 
 def test_owned_frames_arrive_and_are_unpinned(kv, manager, peer):
-    receiver = peer("--keep")
+    receiver = peer("--keep", "--rcvbuf", 4096)
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
     frames = [b"header", bytearray(b"x" * 100_000), memoryview((ctypes.c_uint64 * 3)(1, 2, 3)), b""]
-    receiver.stop()
-    frames.append(bytes(12 << 20))  # more than the kernels take before it reads
+    receiver.stop()  # its kernel takes less than this
     assert kv.send_owned(conn, frames) == 1
     with pytest.raises(BufferError):
         frames[1].clear()  # it is pinned
@@ -45,7 +45,7 @@ def test_owned_frames_arrive_and_are_unpinned(kv, manager, peer):
     frames[1][:1] = b"y"
     frames[1].clear()
     receiver.expect(1)
-    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b"", frames[4]]]
+    assert receiver.messages() == [[b"header", b"x" * 100_000, bytes((ctypes.c_uint64 * 3)(1, 2, 3)), b""]]
     assert kv.connection_info(conn)["released"] == 1
 
 

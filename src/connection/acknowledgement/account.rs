@@ -1,13 +1,15 @@
-//! What one connection has accepted and is still on the way, as far as anybody can tell, and what that takes of the budgets.
+//! What one connection has accepted, what of it is still in flight, and what that takes of the budgets.
 //!
-//! Over TCP the kernel is asked what the peer's has acknowledged (`ledger.rs`). Where nobody can tell, what libzmq has let go
-//! stands in for that (`held.rs`), but only for the budgets and for progress.
+//! Over TCP, kvconn asks the kernel what the peer's kernel has acknowledged (`ledger/`). Where acknowledgements are unknown,
+//! the bytes that libzmq has freed take their place (`release_tracker.rs`), but only for the budgets and for progress.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Instant;
+
+use socket2::{Protocol, SockRef};
 
 use super::ledger::{Ledger, Mechanism};
 use super::release_tracker::FreedBytes;
@@ -16,7 +18,7 @@ use crate::connection::acknowledgement::tcp_info::{self, TcpInfo};
 use crate::connection::message::Message;
 use crate::options::{Key, Values};
 
-/// The bytes of a ZMTP greeting, which both sides send before anything else.
+/// The bytes of a ZMTP greeting, which a peer sends before anything else.
 const GREETING: u64 = 64;
 
 /// The account of one connection. Guarded by its lock.
@@ -24,35 +26,37 @@ pub(in crate::connection) struct Account {
     mechanism: Mechanism,
     /// The last message accepted.
     accepted: u64,
-    /// None where nobody can tell, and once the connection has ended.
+    /// `None` where acknowledgements are unknown, and once the connection has ended.
     kernel: Option<KernelAccount>,
     freed: FreedBytes,
-    /// How many bytes may be on the way, and what of the process's budget is taken for them.
+    /// How many bytes may be in flight, and what is reserved for them of the process's budget.
     max_queued: u64,
     reservation: Reservation,
+    /// Bytes of a long message that is being handed over. They are reserved, and not accepted yet.
+    handed_over: u64,
 }
 
-/// The ledger, and the connection's own descriptor of TCP to ask the kernel on.
+/// The ledger, and the connection's own TCP descriptor for asking the kernel.
 struct KernelAccount {
     ledger: Ledger,
     tcp: OwnedFd,
 }
 
-/// One look.
+/// The result of one update.
 #[derive(Clone, Copy)]
 pub(in crate::connection) struct Observation {
-    /// What the kernel says.
+    /// What the kernel reports.
     pub(in crate::connection) info: Option<TcpInfo>,
-    /// More was acknowledged or, where nobody can tell, let go, than at the look before.
-    pub(in crate::connection) moved: bool,
+    /// More was acknowledged (where that is unknown: freed by libzmq) than at the update before.
+    pub(in crate::connection) progress: bool,
 }
 
 /// Whether the budgets have room for a message.
 pub(in crate::connection) enum Room {
     Yes,
-    /// Not on this connection.
+    /// Not in this connection's budget.
     Full,
-    /// Not in the process, of whose budget so much is taken.
+    /// Not in the process's budget, of which `taken` bytes are used.
     Spent {
         taken: u64,
         limit: u64,
@@ -68,16 +72,22 @@ impl Account {
             freed: FreedBytes::default(),
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
             reservation,
+            handed_over: 0,
         }
     }
 
-    /// The handshake has succeeded; nothing was accepted before.
+    /// The handshake has succeeded. Nothing was accepted before.
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
         self.kernel = tcp.and_then(|tcp| {
+            // TCP_INFO of an MPTCP socket is that of its first path, which does not carry everything.
+            if SockRef::from(&tcp).protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP)) {
+                return None;
+            }
             let info = tcp_info::read(tcp.as_fd()).ok()?;
-            // The peer's kernel has acknowledged our greeting, or the peer could not have gone on. A kernel that does not
-            // count (gVisor's) says nothing of what comes later either.
-            let counts = info.counters.acked >= GREETING && info.counters.received >= GREETING;
+            // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A kernel
+            // whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our greeting
+            // nothing is known yet: a peer may say all of its handshake before it reads.
+            let counts = info.counters.acked > 0 && info.counters.received >= GREETING;
             if !counts {
                 return None;
             }
@@ -85,7 +95,7 @@ impl Account {
         });
     }
 
-    /// The descriptor that the kernel is asked on.
+    /// The descriptor for asking the kernel.
     pub(in crate::connection) fn tcp(&self) -> Option<BorrowedFd<'_>> {
         self.kernel.as_ref().map(|kernel| kernel.tcp.as_fd())
     }
@@ -95,78 +105,78 @@ impl Account {
         self.accepted
     }
 
-    /// The last message acknowledged, as far as it was looked; `None`: nobody can tell.
+    /// The last message acknowledged, as of the last update. `None`: unknown.
     pub(in crate::connection) fn acknowledged(&self) -> Option<u64> {
         match &self.kernel {
             Some(kernel) => Some(kernel.ledger.acknowledged()),
-            // Nothing was sent: nothing can be unknown.
+            // Nothing was sent, so nothing is unknown.
             None => (self.accepted == 0).then_some(0),
         }
     }
 
-    /// Bytes on the wire that were accepted and are, as far as it was looked, not acknowledged or, where nobody can tell, still
-    /// held by libzmq.
+    /// Bytes on the wire that were accepted and, as of the last update, not acknowledged (where that is unknown: not freed by
+    /// libzmq).
     pub(in crate::connection) fn queued(&self) -> u64 {
         match &self.kernel {
-            Some(kernel) => kernel.ledger.bytes_on_the_way(),
+            Some(kernel) => kernel.ledger.bytes_in_flight(),
             None => self.freed.queued(),
         }
     }
 
-    /// Asks the kernel or, where nobody can tell, looks what libzmq has let go.
-    pub(in crate::connection) fn look(&mut self) -> Observation {
-        let look = match &mut self.kernel {
-            Some(kernel) => kernel.look(),
-            None => Observation { info: None, moved: self.freed.look() },
+    /// Asks the kernel. Where acknowledgements are unknown, checks what libzmq has freed.
+    pub(in crate::connection) fn refresh(&mut self) -> Observation {
+        let update = match &mut self.kernel {
+            Some(kernel) => kernel.refresh(),
+            None => Observation { info: None, progress: self.freed.refresh() },
         };
-        if look.moved {
-            self.reservation.keep(self.queued());
+        if update.progress {
+            self.reservation.keep(self.queued() + self.handed_over);
         }
-        look
+        update
     }
 
-    /// The watcher's look, which also finds out what an answer to heartbeats is that was never sent.
-    pub(in crate::connection) fn look_at_rest(&mut self) -> Observation {
-        let look = self.look();
+    /// The watcher's update. It also detects PONGs that were expected and never sent.
+    pub(in crate::connection) fn refresh_at_rest(&mut self) -> Observation {
+        let update = self.refresh();
         if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(KernelAccount { ledger, .. })) =
-            (look.info, &mut self.kernel)
+            (update.info, &mut self.kernel)
             && ledger.has_pings(counters.received)
-            && ledger.rests(counters, written, Instant::now())
+            && ledger.check_rest(counters, written, Instant::now())
         {
-            let again = self.look();
-            return Observation { moved: look.moved || again.moved, ..again };
+            let again = self.refresh();
+            return Observation { progress: update.progress || again.progress, ..again };
         }
-        look
+        update
     }
 
-    /// Whether the budgets have room for so many bytes more, which are then taken of the process's; and whether a look that
-    /// this needed found that something has moved.
+    /// Whether the budgets have room for `bytes` more. If so, they are reserved in the process's budget. The flag says whether an
+    /// update was needed and found progress.
     pub(in crate::connection) fn room(&mut self, bytes: u64) -> (Room, bool) {
-        let mut moved = false;
+        let mut progress = false;
         if !self.fits(bytes) {
-            moved = self.look().moved;
+            progress = self.refresh().progress;
             if !self.fits(bytes) {
-                return (Room::Full, moved);
+                return (Room::Full, progress);
             }
         }
         if self.reservation.reserve(self.queued() + bytes) {
-            return (Room::Yes, moved);
+            return (Room::Yes, progress);
         }
-        moved |= self.look().moved;
+        progress |= self.refresh().progress;
         if self.reservation.reserve(self.queued() + bytes) {
-            return (Room::Yes, moved);
+            return (Room::Yes, progress);
         }
         let (taken, limit) = self.reservation.state();
-        (Room::Spent { taken, limit }, moved)
+        (Room::Spent { taken, limit }, progress)
     }
 
-    /// One message larger than the budget goes when nothing else is on the way.
+    /// A message larger than the budget fits when nothing else is in flight.
     fn fits(&self, bytes: u64) -> bool {
         let queued = self.queued();
         queued == 0 || queued + bytes <= self.max_queued
     }
 
-    /// What a message takes on the wire here.
+    /// What a message takes on this connection's wire.
     pub(in crate::connection) fn wire_bytes(&self, message: &Message) -> u64 {
         message.wire_bytes(self.mechanism)
     }
@@ -182,7 +192,7 @@ impl Account {
         }
     }
 
-    /// A message was accepted: whether the kernel should be asked, so that the ledger stays short.
+    /// A message was accepted. Returns whether the kernel should be asked, to keep the ledger short.
     pub(in crate::connection) fn accept(&mut self, message: &mut Message) -> bool {
         self.accepted += 1;
         let bytes = self.wire_bytes(message);
@@ -199,33 +209,44 @@ impl Account {
         }
     }
 
-    /// Gives back what is not needed of the process's budget. What is idle needs nothing.
+    /// Returns the bytes of the process's budget that are not needed. An idle connection needs none.
     pub(in crate::connection) fn give_back(&mut self) {
-        match self.queued() {
+        match self.queued() + self.handed_over {
             0 => self.reservation.close(),
-            queued => self.reservation.keep(queued),
+            needed => self.reservation.keep(needed),
         }
     }
 
-    /// The connection has ended. Our descriptor is given up: while it is open, no FIN leaves.
+    /// A long message is being handed over. There was room for its bytes: they stay reserved until
+    /// [`end_handover`](Account::end_handover).
+    pub(in crate::connection) fn begin_handover(&mut self, message: &Message) {
+        self.handed_over = self.wire_bytes(message);
+    }
+
+    /// The long message was accepted, or never will be.
+    pub(in crate::connection) fn end_handover(&mut self) {
+        self.handed_over = 0;
+    }
+
+    /// The connection has ended. Closes our descriptor: while it is open, no FIN is sent.
     pub(in crate::connection) fn close(&mut self) {
         self.kernel = None;
         self.reservation.close();
     }
 
-    /// What a message of zero-copy buffers needs: the mechanism, and the counter of freed bytes.
+    /// What a zero-copy message needs: the mechanism, and the counter of freed bytes.
     pub(in crate::connection) fn tracking(&self) -> (Mechanism, Arc<AtomicU64>) {
         (self.mechanism, self.freed.counter().clone())
     }
 }
 
 impl KernelAccount {
-    fn look(&mut self) -> Observation {
-        let Ok(info) = tcp_info::read(self.tcp.as_fd()) else { return Observation { info: None, moved: false } };
+    fn refresh(&mut self) -> Observation {
+        let Ok(info) = tcp_info::read(self.tcp.as_fd()) else { return Observation { info: None, progress: false } };
         if let Some(written) = info.written {
             self.ledger.written(written, info.counters.received);
         }
-        Observation { info: Some(info), moved: self.ledger.observe(info.counters) }
+        Observation { info: Some(info), progress: self.ledger.observe(info.counters) }
     }
 }
 
@@ -249,13 +270,34 @@ mod tests {
         (here, there)
     }
 
+    fn believed(tcp: impl Into<OwnedFd>) -> bool {
+        let mut account = Account::new(&Values::defaults(), Arc::new(ByteBudget::new(1 << 20)).reservation());
+        account.begin(Some(tcp.into()));
+        account.tcp().is_some()
+    }
+
     #[test]
-    fn counters_that_do_not_count_the_greeting_are_not_believed() {
+    fn the_counters_of_an_mptcp_socket_are_not_believed() {
+        use socket2::{Domain, Socket, Type};
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let Ok(socket) = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::MPTCP)) else {
+            return println!("SKIPPED: this kernel has no MPTCP");
+        };
+        socket.connect(&listener.local_addr().unwrap().into()).unwrap();
+        let (mut there, _) = listener.accept().unwrap();
+        let mut here = TcpStream::from(socket);
+        here.write_all(&[1; 64]).unwrap();
+        there.read_exact(&mut [0; 64]).unwrap();
+        there.write_all(&[2; 64]).unwrap();
+        here.read_exact(&mut [0; 64]).unwrap();
+        assert!(!believed(here));
+    }
+
+    #[test]
+    fn counters_that_do_not_count_the_peers_greeting_are_not_believed() {
         for (bytes, believed) in [(0, false), (63, false), (64, true)] {
             let (here, _there) = connection(bytes);
-            let mut account = Account::new(&Values::defaults(), Arc::new(ByteBudget::new(1 << 20)).reservation());
-            account.begin(Some(here.into()));
-            assert_eq!(account.tcp().is_some(), believed, "{bytes} bytes");
+            assert_eq!(self::believed(here), believed, "{bytes} bytes");
         }
     }
 }

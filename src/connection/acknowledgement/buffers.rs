@@ -20,7 +20,7 @@ pub(crate) fn mark_release_thread() {
     RELEASES_IN.set(std::process::id());
 }
 
-/// Whether the calling code runs in a release function. False in a child that such a function has forked.
+/// Whether the caller runs in a release function. False in a child process that such a function has forked.
 pub(crate) fn is_release_thread() -> bool {
     RELEASES_IN.get() == std::process::id()
 }
@@ -33,11 +33,11 @@ pub(crate) struct BuffersInFlight {
 
 #[derive(Default)]
 struct BufferState {
-    /// Sequences, ascending, and whether that message's buffers were released; the first was not.
+    /// Ascending sequences, and whether that message's buffers were released. The first one's were not.
     out: VecDeque<(u64, bool)>,
     /// The final counts.
     end: Option<Delivery>,
-    /// The connection is remembered only for these buffers.
+    /// The connection is kept only for these buffers.
     forgotten: bool,
 }
 
@@ -55,8 +55,8 @@ impl BuffersInFlight {
         self.state.lock().end = Some(delivery);
     }
 
-    /// Asks to forget the connection. Returns false while a thread may wait for its buffers; then the release of the last
-    /// buffer forgets it.
+    /// Asks to forget the connection. Returns false while buffers are in flight, because a thread may wait for them. Then the
+    /// release of the last buffer forgets the connection.
     pub(crate) fn forget(&self) -> bool {
         let mut state = self.state.lock();
         state.forgotten = true;
@@ -122,8 +122,8 @@ impl ZeroCopyBuffers {
         Some(self.in_flight.state.lock().end?.outcome(sequence))
     }
 
-    /// Calls the caller's function, under no lock; then the buffers count as released. Returns true when the connection can
-    /// be forgotten now.
+    /// Calls the caller's function, without a lock. Then the buffers count as released. Returns true when the connection can be
+    /// forgotten now.
     pub(crate) fn release(&self, sequence: u64, outcome: Outcome) -> bool {
         let release = self.release.lock().take();
         if let Some(release) = release {
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn a_waiting_thread_is_told() {
+    fn a_waiting_thread_is_woken() {
         let in_flight = BuffersInFlight::new();
         in_flight.sent(1);
         std::thread::scope(|scope| {

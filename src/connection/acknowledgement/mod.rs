@@ -1,4 +1,4 @@
-//! What was accepted and is not acknowledged yet: sequences, bytes, and the buffers of messages that were not copied.
+//! What was accepted and is not acknowledged yet: sequences, bytes, and zero-copy buffers in flight.
 
 pub(crate) mod account;
 pub mod buffers;

@@ -1,7 +1,7 @@
-//! When libzmq frees the frames of a message: its callback for each frame tells.
+//! Reports when libzmq has freed the frames of a message. libzmq calls back for each frame.
 //!
-//! Two need to know. Where acknowledgements are unknown, the bytes that libzmq still holds count against the budget. And a
-//! zero-copy buffer belongs to the caller again only after libzmq has freed it.
+//! This is needed in two cases. Where acknowledgements are unknown, the bytes that libzmq still holds count against the
+//! budget. And a zero-copy buffer belongs to the caller again only after libzmq has freed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -11,15 +11,15 @@ use super::buffers::ZeroCopyBuffers;
 use crate::libzmq::FreeCallback;
 use crate::sys::lock::{Condvar, Mutex};
 
-/// The bytes of a connection's messages that libzmq has freed. One in two hundred small messages is tracked, and stands for
-/// those before it, because libzmq frees in order. Messages accepted after the last tracked one are not counted.
+/// The bytes of a connection's messages that libzmq has freed. About one in two hundred small messages is tracked and stands
+/// for those before it, because libzmq frees in order. Messages accepted after the last tracked one are not counted.
 #[derive(Default)]
 pub(in crate::connection) struct FreedBytes {
     /// Bytes on the wire of accepted messages that a tracker covers.
     tracked: u64,
     /// Of these, the bytes that libzmq has freed. Trackers add to it, on libzmq's threads.
     freed: Arc<AtomicU64>,
-    /// `freed` at the last look.
+    /// `freed` at the last update.
     seen: u64,
     /// Bytes accepted since the last tracked message.
     untracked: u64,
@@ -31,20 +31,20 @@ impl FreedBytes {
         &self.freed
     }
 
-    /// Returns true when libzmq has freed more since the last look.
-    pub(in crate::connection) fn look(&mut self) -> bool {
+    /// Returns true if libzmq has freed more since the last update.
+    pub(in crate::connection) fn refresh(&mut self) -> bool {
         let freed = self.freed.load(Ordering::Acquire);
         std::mem::replace(&mut self.seen, freed) < freed
     }
 
-    /// Bytes that libzmq held at the last look.
+    /// Bytes that libzmq held at the last update.
     pub(in crate::connection) fn queued(&self) -> u64 {
         self.tracked.saturating_sub(self.seen)
     }
 
-    /// How many bytes the next message of `bytes` bytes should track; `None` when too few have come together since the last.
+    /// How many bytes the next message of `bytes` bytes should track. `None` if too few have come together since the last one.
     pub(in crate::connection) fn due(&self, bytes: u64) -> Option<u64> {
-        /// All messages together share the cost of one tracker.
+        /// Many small messages share the cost of one tracker.
         const ENOUGH: u64 = 16 * 1024;
         let bytes = self.untracked + bytes;
         (bytes >= ENOUGH).then_some(bytes)
@@ -59,18 +59,18 @@ impl FreedBytes {
     }
 }
 
-/// Tells when libzmq has freed one message.
+/// Reports when libzmq has freed one message.
 pub(crate) struct ReleaseTracker {
-    /// Frames that libzmq has not freed; one more for the send itself, until it has ended.
+    /// Frames that libzmq has not freed, and one more until the send has returned.
     left: AtomicUsize,
     /// Its sequence once it is accepted, 0 before.
     sequence: AtomicU64,
-    /// Bytes on the wire that it covers: its own, and those of untracked messages before it.
+    /// The bytes on the wire that it covers: the message's own, and those of untracked messages before it.
     bytes: u64,
     /// The connection's counter of freed bytes.
     freed: Arc<AtomicU64>,
     buffers: Option<ZeroCopyBuffers>,
-    /// Where the message goes when libzmq has freed it and it has buffers.
+    /// Takes the message when libzmq has freed it, if it has zero-copy buffers.
     queue: Option<Arc<ReleaseQueue>>,
 }
 
@@ -126,9 +126,9 @@ impl ReleaseTracker {
         self.freed();
     }
 
-    /// The message was not accepted. Waits until libzmq has freed the frames that it took. That is at once, unless the pipe
-    /// died in the middle of the message: then libzmq frees them when the socket is closed, which the connection's end has
-    /// already asked for. Returns false after a long time.
+    /// The message was not accepted. Waits until libzmq has freed the frames that it took. Usually that is at once. If the pipe
+    /// died within the message, libzmq frees them when the socket is closed, which the connection's end has already requested.
+    /// Returns false after 10 s.
     pub(crate) fn wait_freed(&self) -> bool {
         const LONG: Duration = Duration::from_secs(10);
         let begun = Instant::now();
@@ -154,8 +154,8 @@ impl FreeCallback for ReleaseTracker {
     }
 }
 
-/// Accepted messages with zero-copy buffers that libzmq has freed. libzmq's threads fill it, and the thread `kvconn-release`
-/// empties it: on libzmq's threads nothing may wait, and no code of the caller's may run.
+/// Accepted messages with zero-copy buffers that libzmq has freed. libzmq's threads fill the queue, and the thread
+/// `kvconn-release` empties it. libzmq's threads must not wait and must not run the caller's code.
 pub(crate) struct ReleaseQueue {
     /// Leaf lock.
     freed: Mutex<Vec<Arc<ReleaseTracker>>>,
@@ -172,7 +172,7 @@ impl ReleaseQueue {
         self.more.notify_one();
     }
 
-    /// Takes everything. Waits until there is something, for at most `time`.
+    /// Takes everything. Waits for at least one message, for at most `time`.
     pub(crate) fn take(&self, time: Option<Duration>) -> Vec<Arc<ReleaseTracker>> {
         let until = time.map(|time| Instant::now() + time);
         let mut freed = self.freed.lock();

@@ -1,4 +1,4 @@
-//! What the kernel knows about a TCP connection, and how much patience it is to have.
+//! What the kernel knows about a TCP connection, and how long the kernel waits for the peer.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -7,8 +7,8 @@ use std::time::Duration;
 use crate::connection::acknowledgement::ledger::Counters;
 use crate::delivery::EndedBy;
 
-/// The part of `struct tcp_info` that is used, as Linux lays it out. Fields were only ever added at its end, and an
-/// older kernel fills less: then what it does not fill is "unknown".
+/// The part of `struct tcp_info` that is used, in Linux's layout. The kernel only appends fields. An older kernel fills
+/// fewer of them; those that it does not fill are "unknown".
 #[repr(C)]
 #[derive(Clone, Copy, Default)]
 struct Raw {
@@ -44,36 +44,43 @@ struct Raw {
 }
 
 impl Raw {
-    /// How much a kernel fills that tells nothing of what was sent: those before 4.19.
+    /// The size that kernels before 4.19 fill at least. They do not report the bytes sent.
     const OLD: usize = std::mem::offset_of!(Raw, _segments);
 
-    /// All bytes that were ever handed over, with the SYN, as in `bytes_acked`.
+    /// All bytes ever given to the kernel, plus one for the SYN, as in `bytes_acked`.
     fn written(&self) -> u64 {
         1 + (self.bytes_sent + u64::from(self.notsent_bytes)).saturating_sub(self.bytes_retrans)
     }
 }
 
-/// One look at a connection: about a microsecond.
+/// The state of a connection at one moment. Reading it takes about a microsecond.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct TcpInfo {
     pub(crate) counters: Counters,
-    /// Bytes of ours that our kernel was given, if it tells.
+    /// Our bytes that our kernel was given. `None` if the kernel does not report it.
     pub(crate) written: Option<u64>,
-    /// The kernel's TCP state: 1 is established, 7 closed (by a reset or a timeout), 8 "the peer has closed".
+    /// The kernel's TCP state: 1 is established, 7 closed (by a reset or a timeout), 8 closed by the peer.
     pub(crate) state: u8,
-    /// The kernel is, or was at the end, sending again what nobody acknowledged, or probing.
+    /// The kernel is (or was at the end) retransmitting unacknowledged data, or probing.
     pub(crate) repeating: bool,
-    /// How long ago anything came from the peer's kernel.
+    /// The time since anything came from the peer's kernel.
     pub(crate) silent: Duration,
-    /// How long an answer takes.
+    /// The round-trip time.
     pub(crate) round_trip: Duration,
 }
 
+/// The kernel's TCP state of a socket that is over by a reset or a timeout.
+const CLOSED: u8 = 7;
+
 impl TcpInfo {
-    /// How a connection that is over ended, given its pending error (0: libzmq has taken it), and whether so much time has
-    /// passed that the kernel can have given up.
+    /// A reset or a timeout has ended it; after a FIN of the peer it is not so yet.
+    pub(crate) fn is_closed(&self) -> bool {
+        self.state == CLOSED
+    }
+
+    /// How an ended connection ended. `os_errno` is its pending error (0 if libzmq has taken it). `out_of_time`: enough time has
+    /// passed for the kernel to give up.
     pub(crate) fn ended_by(&self, os_errno: i32, out_of_time: bool) -> EndedBy {
-        const CLOSED: u8 = 7;
         const CLOSE_WAIT: u8 = 8;
         const LAST_ACK: u8 = 9;
         match (self.state, os_errno) {
@@ -87,7 +94,7 @@ impl TcpInfo {
     }
 }
 
-/// Takes the pending error of a socket, 0 when there is none.
+/// Takes the pending error of a socket. 0 if there is none.
 pub(crate) fn take_error(fd: BorrowedFd<'_>) -> i32 {
     let mut errno: libc::c_int = 0;
     let mut length = size_of::<libc::c_int>() as libc::socklen_t;
@@ -104,10 +111,10 @@ pub(crate) fn take_error(fd: BorrowedFd<'_>) -> i32 {
     if rc == 0 { errno } else { 0 }
 }
 
-/// Sets how long the kernel goes on without an answer; 0 leaves it to the kernel.
+/// Sets how long the kernel waits for an answer. 0 means the kernel's default.
 pub(crate) fn set_user_timeout(fd: BorrowedFd<'_>, ms: i64) {
     let ms = libc::c_int::try_from(ms).unwrap_or(libc::c_int::MAX);
-    // SAFETY: the option is an int. Of a connection that is over already, nothing is to be expected: errors mean nothing.
+    // SAFETY: the option is an int. Errors are ignored: they only mean that the connection has ended already.
     unsafe {
         libc::setsockopt(
             fd.as_raw_fd(),
@@ -155,7 +162,7 @@ mod tests {
     use std::time::Instant;
 
     #[test]
-    fn it_counts_what_goes_and_what_comes() {
+    fn it_counts_bytes_sent_and_received() {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let mut here = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
         let (mut there, _) = listener.accept().unwrap();

@@ -17,12 +17,12 @@ struct Known {
     /// The address of the last connection that was READY.
     good: Option<CString>,
     /// Addresses that have failed since they were last good, the oldest failure first.
-    failed: Vec<(CString, Failure)>,
+    failed: Vec<(CString, AddressFailure)>,
 }
 
 /// How an address failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum Failure {
+pub(super) enum AddressFailure {
     /// It said no, and cost little time.
     Quick,
     /// It used up its share of the time.
@@ -30,8 +30,8 @@ pub(super) enum Failure {
 }
 
 impl AddressHistory {
-    /// The addresses in the order in which to dial them: the last good one, those that have not failed, those that failed at
-    /// once, those that used up their time; otherwise in the order given.
+    /// The addresses in the order in which to dial them: the last good one, those that have not failed, those that
+    /// failed at once, those that used up their time; otherwise in the order given.
     pub(super) fn in_order(&self, addresses: impl IntoIterator<Item = CString>) -> VecDeque<CString> {
         let mut known = self.known.lock();
         let mut addresses: Vec<CString> = addresses.into_iter().collect();
@@ -47,7 +47,7 @@ impl AddressHistory {
         known.good = Some(address.to_owned());
     }
 
-    pub(super) fn failed(&self, address: &CStr, how: Failure) {
+    pub(super) fn failed(&self, address: &CStr, how: AddressFailure) {
         let mut known = self.known.lock();
         known.failed.retain(|(failed, _)| failed.as_c_str() != address);
         known.failed.push((address.to_owned(), how));
@@ -65,7 +65,7 @@ impl Known {
         }
         match self.failed.iter().position(|(failed, _)| failed == address) {
             None => (1, 0),
-            Some(place) if self.failed[place].1 == Failure::Quick => (2, place),
+            Some(place) if self.failed[place].1 == AddressFailure::Quick => (2, place),
             Some(place) => (3, place),
         }
     }
@@ -84,14 +84,14 @@ mod tests {
     fn the_last_good_address_is_first_and_the_slow_ones_are_last() {
         let (history, all) = (AddressHistory::default(), [c"a", c"b", c"c", c"d"]);
         assert_eq!(order(&history, &all), ["a", "b", "c", "d"]);
-        history.failed(c"a", Failure::Slow);
+        history.failed(c"a", AddressFailure::Slow);
         history.succeeded(c"c");
         assert_eq!(order(&history, &all), ["c", "b", "d", "a"]);
-        history.failed(c"c", Failure::Quick);
-        history.failed(c"b", Failure::Quick);
+        history.failed(c"c", AddressFailure::Quick);
+        history.failed(c"b", AddressFailure::Quick);
         assert_eq!(order(&history, &all), ["d", "c", "b", "a"]);
-        history.failed(c"c", Failure::Quick);
-        history.failed(c"d", Failure::Slow);
+        history.failed(c"c", AddressFailure::Quick);
+        history.failed(c"d", AddressFailure::Slow);
         assert_eq!(order(&history, &all), ["b", "c", "a", "d"]);
         history.succeeded(c"a");
         assert_eq!(order(&history, &all), ["a", "b", "c", "d"]);
@@ -100,7 +100,7 @@ mod tests {
     #[test]
     fn what_the_name_no_longer_means_is_forgotten() {
         let history = AddressHistory::default();
-        history.failed(c"a", Failure::Slow);
+        history.failed(c"a", AddressFailure::Slow);
         assert_eq!(order(&history, &[c"b"]), ["b"]);
         assert_eq!(order(&history, &[c"a", c"b"]), ["a", "b"]);
     }

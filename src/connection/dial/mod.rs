@@ -14,11 +14,10 @@ mod addresses;
 mod handshake;
 
 use super::socket::MonitorEvent;
-use crate::libzmq;
 use crate::net::route::RouteError;
 use crate::options::{Key, Values};
+use addresses::AddressFailure;
 pub(crate) use addresses::AddressHistory;
-use addresses::Failure;
 use handshake::{HandshakeBytes, why, why_silent};
 
 /// Why a dial, or its last address, failed.
@@ -160,7 +159,8 @@ impl Dial {
         self.heard.as_ref().and_then(HandshakeBytes::bytes)
     }
 
-    /// What the passing of time means. `waits_behind`: how many look-ups keep the name waiting for a resolver thread, if any do.
+    /// What the passing of time means. `waits_behind` says how many look-ups keep the name waiting for a resolver
+    /// thread, if any do.
     pub(crate) fn on_time(&mut self, now: Instant, waits_behind: impl FnOnce() -> Option<usize>) -> Verdict {
         if now < self.due {
             return Verdict::Wait;
@@ -176,7 +176,7 @@ impl Dial {
             Phase::Connecting => "no answer within connect_timeout_ms".to_owned(),
             Phase::Handshaking => why_silent(self.curve, self.heard_bytes()).to_owned(),
         };
-        self.address_failed(Failure::Slow);
+        self.address_failed(AddressFailure::Slow);
         self.next_or(now, libc::ETIMEDOUT, &what)
     }
 
@@ -189,11 +189,11 @@ impl Dial {
 
     /// This address, or the look-up, failed.
     pub(crate) fn failed(&mut self, now: Instant, os_errno: i32, message: &str) -> Verdict {
-        self.address_failed(Failure::Quick);
+        self.address_failed(AddressFailure::Quick);
         self.next_or(now, os_errno, message)
     }
 
-    fn address_failed(&self, how: Failure) {
+    fn address_failed(&self, how: AddressFailure) {
         if let Some(address) = &self.address {
             self.history.failed(address, how);
         }
@@ -213,9 +213,13 @@ impl Dial {
     }
 }
 
-/// The system's text for an errno.
+/// The system's text for an errno, which libzmq replaces by its own for some.
 fn errno_text(os_errno: i32) -> String {
-    libzmq::error_text(&io::Error::from_raw_os_error(os_errno))
+    let mut text = io::Error::from_raw_os_error(os_errno).to_string();
+    if let Some(end) = text.find(" (os error") {
+        text.truncate(end);
+    }
+    text
 }
 
 #[cfg(test)]

@@ -1,17 +1,22 @@
 //! How a sender waits for room, and how it is woken.
 //!
-//! libzmq says "there is room now" by an edge on one descriptor for each socket, and *any* call on the socket may
-//! eat that edge. So of all who wait, only the first in the queue (the **head**) polls that descriptor; the others
-//! park. Whoever touches the socket while the head polls **kicks** it, for it may have eaten the head's edge. The
-//! head hands the baton to the next on *every* way out.
+//! libzmq signals "there is room now" as an edge on one descriptor for each socket, and *any* call on the socket can
+//! consume that edge. Therefore only the first sender in the queue (the **head**) polls the descriptor. The others park.
+//! Every call that touches the socket while the head polls must **wake** the head, because it may have consumed the head's
+//! edge. The head hands its role to the next sender on *every* exit path (the **hand-off**).
 //!
-//! A newcomer may try its luck before those who queue (strict order costs a factor of ten as soon as several
-//! threads run into a full queue) until the head has polled for [`Channel::FAIR_AFTER`]: then newcomers queue too.
+//! A newcomer may **barge**: try to send before the queued senders. Strict order costs a factor of ten when several
+//! threads run into a full queue. Once the head has polled for [`Channel::FAIR_AFTER`], newcomers queue too.
 //!
-//! The lock is held for non-blocking work only; who waits holds none. A connection that ends gives up its socket
-//! at once unless the head is polling its descriptor; then the head gives it up on its way out.
+//! The lock is held for non-blocking work only. A waiting thread holds no lock. When a connection ends, its socket is closed
+//! at once, unless the head is polling its descriptor. In that case the head closes the socket when it leaves.
 //!
-//! A thread that sends to many waits at many gates at once, by the same rules ([`pending`]).
+//! A thread that sends to many connections waits at many gates at once, by the same rules ([`pending`]).
+//!
+//! A long item is handed over in three steps, so that the lock is never held for long: it is begun under the lock, continued
+//! without it ([`Channel::hand_over`]), and completed under it. Between the steps its sender is **away**: it alone may use
+//! the socket, and every other thread finds the channel busy and queues. When the sender comes back it wakes the head. If
+//! the channel ended meanwhile, it is released then.
 
 pub(crate) mod pending;
 pub(in crate::connection) mod wait_source;
@@ -24,50 +29,58 @@ use std::time::{Duration, Instant};
 
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 
-/// The longest the head polls without looking again. No wake-up is known to get lost; this is a safety net, and
-/// every time it catches something it is counted ([`Gate::rescues`]). The model knows no time, and has no net.
+/// The longest that the head polls without looking again. No wake-up is known to get lost. This is a safety net, and every
+/// lost wake-up that it catches is counted ([`Gate::rescues`]). The loom model has no time, and so no net.
 const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
-/// What one attempt to pass came to.
-pub(crate) enum Tried<D, R> {
+/// The result of one attempt to pass.
+pub(crate) enum Tried<T, R, H> {
     /// Passed.
-    Done(D),
-    /// No room; the descriptor will tell when there is some.
+    Passed(T),
+    /// Begun. The rest is long: it is handed over without the lock.
+    Begun(H),
+    /// There is no room. The descriptor signals when there is.
     Full,
-    /// Cannot pass yet; whoever changes that calls [`Access::wake_head`].
+    /// It cannot pass yet. The code that changes this calls [`Access::wake_head`].
     NotYet,
-    /// Will never pass.
+    /// It will never pass.
     Refused(R),
 }
 
 /// How long a waiter goes on.
 pub(crate) enum Patience<R> {
-    /// Until then, at least.
+    /// At least until then.
     Until(Instant),
-    /// No longer, and why.
+    /// No longer, for this reason.
     Over(R),
 }
 
 /// What is behind the gate.
 pub(crate) trait Channel {
-    /// What wants to pass.
+    /// What passes the gate.
     type Item;
-    /// What passing yields.
-    type Done;
-    /// Why it does not pass.
+    /// The result of passing.
+    type Output;
+    /// Why an item does not pass.
     type Refusal;
     /// What the head waits on, outside the lock.
     type WaitSource: WaitSource;
-    /// How long newcomers may pass a polling head.
+    /// What a long item is handed over with while its sender is away.
+    type Handover;
+    /// How long newcomers may barge past a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
     /// One attempt, without waiting.
-    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Done, Self::Refusal>;
-    /// Why nothing will pass any more, once that is so.
+    fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Output, Self::Refusal, Self::Handover>;
+    /// Continues with an item that was begun, without the lock and without waiting.
+    fn hand_over(handover: &mut Self::Handover, item: &mut Self::Item);
+    /// Ends the attempt that was begun: the item passes now, or not at all.
+    fn complete(&mut self, handover: Self::Handover, item: &mut Self::Item) -> Result<Self::Output, Self::Refusal>;
+    /// Why nothing will pass any more. `None` while items can pass.
     fn refusal(&self) -> Option<Self::Refusal>;
-    /// What the head waits on now. `has_waker`: the source need not be kicked, because the head has an waker.
+    /// What the head waits on now. `has_waker`: the source needs no eventfd, because the head has a waker of its own.
     fn source(&mut self, has_waker: bool) -> Self::WaitSource;
-    /// The channel has ended and nobody polls: give up what the source was made of.
+    /// The channel has ended, no thread polls, and no sender is away: give up what the source was made of.
     fn release(&mut self);
 }
 
@@ -75,13 +88,13 @@ pub(crate) trait Channel {
 pub(crate) trait WaitSource {
     /// What wakes a thread that waits for several sources.
     type Wake: Wake + 'static;
-    /// Waits for an edge or a kick; false when the time is over first.
+    /// Waits for an edge or a wake-up. Returns false if the time is over first.
     fn wait(&self, until: Instant) -> bool;
     /// Ends the wait of the head.
     fn wake_poller(&self);
-    /// Takes a kick back.
+    /// Takes a wake-up back.
     fn clear(&self);
-    /// Waits for an edge of any source or for the waker, takes the waker back, and tells which sources had an edge.
+    /// Waits for an edge of any source or for the waker. Takes the waker's wake-up back, and returns which sources had an edge.
     fn wait_any<'a>(waker: &Self::Wake, sources: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool>
     where
         Self: 'a;
@@ -89,29 +102,34 @@ pub(crate) trait WaitSource {
 
 /// Wakes a thread that waits at several gates: one waker for all of them.
 pub(crate) trait Wake: Send + Sync {
-    /// Ends its wait, the present or the next.
+    /// Ends its present wait, or its next one.
     fn wake(&self);
 }
 
-/// How a thread in the queue is woken.
+/// How a thread in the queue is woken, and since when it waits.
 enum Waiter {
-    /// It parks here.
-    Here(Condvar),
-    /// It waits at several gates. The flag says that it is to look at this one; it is set before the waker rings.
-    AtSeveral(Arc<dyn Wake>, AtomicBool),
+    /// It parks on this.
+    Parked(Condvar, Instant),
+    /// It waits at several gates. The flag says that it must look at this gate. It is set before the waker is used.
+    AtSeveral(Arc<dyn Wake>, AtomicBool, Instant),
 }
 
 impl Waiter {
     fn at_several(waker: &Arc<dyn Wake>) -> Waiter {
-        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false))
+        Waiter::AtSeveral(waker.clone(), AtomicBool::new(false), Instant::now())
     }
 
-    /// To be called when it should look again.
+    fn since(&self) -> Instant {
+        let (Waiter::Parked(_, since) | Waiter::AtSeveral(_, _, since)) = self;
+        *since
+    }
+
+    /// Makes the thread look again.
     fn wake(&self) {
         match self {
-            Waiter::Here(source) => source.notify_one(),
-            Waiter::AtSeveral(waker, called) => {
-                called.store(true, Ordering::Release);
+            Waiter::Parked(condvar, _) => condvar.notify_one(),
+            Waiter::AtSeveral(waker, must_look, _) => {
+                must_look.store(true, Ordering::Release);
                 waker.wake();
             }
         }
@@ -120,47 +138,50 @@ impl Waiter {
     /// The same for a head that polls.
     fn wake_poller(&self, source: &impl WaitSource) {
         match self {
-            Waiter::Here(_) => source.wake_poller(),
+            Waiter::Parked(..) => source.wake_poller(),
             Waiter::AtSeveral(..) => self.wake(),
         }
     }
 
-    /// Takes back that it should look.
-    fn take_call(&self) -> bool {
-        matches!(self, Waiter::AtSeveral(_, called) if called.swap(false, Ordering::AcqRel))
+    /// Takes the flag back. Returns whether it was set.
+    fn take_wakeup(&self) -> bool {
+        matches!(self, Waiter::AtSeveral(_, must_look, _) if must_look.swap(false, Ordering::AcqRel))
     }
 }
 
-struct Inner<C: Channel> {
+/// What the gate's lock guards.
+struct Locked<C: Channel> {
     channel: C,
     queue: VecDeque<Arc<Waiter>>,
-    /// Newcomers queue.
+    /// Newcomers must queue.
     fair: bool,
-    /// The head is in a wait on this source, without the lock.
+    /// The head waits on this source, without the lock.
     polling: Option<Arc<C::WaitSource>>,
-    /// The head has been kicked and has not seen it yet.
+    /// The polling head was woken and has not seen it yet.
     poller_woken: bool,
-    /// Times the safety net found what a wake-up should have told.
+    /// A sender hands over a long item, without the lock.
+    away: bool,
+    /// How often the safety net caught a lost wake-up.
     rescues: u64,
 }
 
-/// The lock of one connection, and the queue before it.
+/// The lock of one connection, and its queue of waiting senders.
 ///
 /// Lock order: the manager's global lock, then connections' (several at once by ascending id), then leaf locks
 /// (events, the watcher's commands).
 pub(crate) struct Gate<C: Channel> {
-    inner: Mutex<Inner<C>>,
-    /// For those who wait for the channel's state, not for room.
+    locked: Mutex<Locked<C>>,
+    /// For threads that wait for a change of the channel's state, not for room.
     changed: Condvar,
 }
 
 /// The locked channel.
 pub(crate) struct Access<'a, C: Channel> {
     gate: &'a Gate<C>,
-    inner: MutexGuard<'a, Inner<C>>,
+    locked: MutexGuard<'a, Locked<C>>,
 }
 
-/// Parked threads to be woken once the locks are given back.
+/// Parked threads, to be woken after the locks are released.
 #[must_use]
 #[derive(Default)]
 pub(crate) struct Wakeups(Vec<Arc<Waiter>>);
@@ -177,18 +198,18 @@ impl Wakeups {
 impl<C: Channel> Deref for Access<'_, C> {
     type Target = C;
     fn deref(&self) -> &C {
-        &self.inner.channel
+        &self.locked.channel
     }
 }
 
 impl<C: Channel> DerefMut for Access<'_, C> {
     fn deref_mut(&mut self) -> &mut C {
-        &mut self.inner.channel
+        &mut self.locked.channel
     }
 }
 
-impl<C: Channel> Inner<C> {
-    /// The socket was touched: the polling head must look again, for its edge may be gone.
+impl<C: Channel> Locked<C> {
+    /// The socket was touched: the polling head must look again, because its edge may have been consumed.
     fn wake_poller(&mut self) {
         if let (Some(source), Some(head), false) = (&self.polling, self.queue.front(), self.poller_woken) {
             self.poller_woken = true;
@@ -196,73 +217,70 @@ impl<C: Channel> Inner<C> {
         }
     }
 
-    /// The attempt of one who has just come; `None` when it must queue.
-    fn try_barge(&mut self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
-        if self.fair {
-            return self.channel.refusal().map(Err);
-        }
-        let attempt = self.channel.attempt(item);
-        self.wake_poller();
-        match attempt {
-            Tried::Done(done) => Some(Ok(done)),
-            Tried::Refused(why) => Some(Err(why)),
-            Tried::Full | Tried::NotYet => None,
+    /// Gives up the channel if it has ended and no thread uses it.
+    fn release_if_ended(&mut self) {
+        if self.polling.is_none() && !self.away && self.channel.refusal().is_some() {
+            self.channel.release();
         }
     }
 }
 
 impl<C: Channel> Access<'_, C> {
-    /// To be called after any use of the socket.
+    /// Must be called after every use of the socket.
     pub(crate) fn touched(&mut self) {
-        self.inner.wake_poller();
+        self.locked.wake_poller();
     }
 
     /// How many threads wait for room.
     pub(crate) fn waiting(&self) -> usize {
-        self.inner.queue.len()
+        self.locked.queue.len()
+    }
+
+    /// How long the first of them has waited.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        self.locked.queue.front().map_or(Duration::ZERO, |head| head.since().elapsed())
     }
 
     /// How often the safety net caught a lost wake-up.
     pub(crate) fn rescues(&self) -> u64 {
-        self.inner.rescues
+        self.locked.rescues
     }
 
-    /// The channel can be tried now: wakes the head, and who waits for the state.
+    /// The channel may pass items now. Wakes the head, and the threads that wait for the state.
     pub(crate) fn wake_head(&mut self) {
-        self.inner.wake_poller();
-        if let Some(head) = self.inner.queue.front() {
+        self.locked.wake_poller();
+        if let Some(head) = self.locked.queue.front() {
             head.wake();
         }
         self.gate.changed.notify_all();
     }
 
-    /// Nothing passes any more: returns who must be told after the locks are given back.
+    /// Nothing passes any more. The returned threads must be woken after the locks are released.
     pub(crate) fn refuse(mut self) -> Wakeups {
-        self.inner.wake_poller();
+        self.locked.wake_poller();
         self.gate.changed.notify_all();
-        Wakeups(self.inner.queue.iter().cloned().collect())
+        Wakeups(self.locked.queue.iter().cloned().collect())
     }
 
-    /// The channel has ended: gives it up, and returns who must be woken after the locks are given back.
+    /// The channel has ended: gives it up. The returned threads must be woken after the locks are released.
     pub(crate) fn close(mut self) -> Wakeups {
-        self.inner.wake_poller();
-        if self.inner.polling.is_none() {
-            self.inner.channel.release();
-        }
+        self.locked.wake_poller();
+        self.locked.release_if_ended();
         self.gate.changed.notify_all();
-        Wakeups(self.inner.queue.iter().cloned().collect())
+        Wakeups(self.locked.queue.iter().cloned().collect())
     }
 }
 
 impl<C: Channel> Gate<C> {
     pub(crate) fn new(channel: C) -> Gate<C> {
         Gate {
-            inner: Mutex::new(Inner {
+            locked: Mutex::new(Locked {
                 channel,
                 queue: VecDeque::new(),
                 fair: false,
                 polling: None,
                 poller_woken: false,
+                away: false,
                 rescues: 0,
             }),
             changed: Condvar::new(),
@@ -270,82 +288,135 @@ impl<C: Channel> Gate<C> {
     }
 
     pub(crate) fn lock(&self) -> Access<'_, C> {
-        Access { gate: self, inner: self.inner.lock() }
+        Access { gate: self, locked: self.locked.lock() }
     }
 
-    /// The locked channel, if nobody holds it.
+    /// The locked channel. `None` if another thread holds the lock.
     pub(crate) fn try_lock(&self) -> Option<Access<'_, C>> {
-        Some(Access { gate: self, inner: self.inner.try_lock()? })
+        Some(Access { gate: self, locked: self.locked.try_lock()? })
     }
 
-    /// Waits until `look` finds something in the channel, or the time is over.
+    /// Waits until `look` finds something in the channel, or until the time is over.
     pub(crate) fn wait_for<T>(&self, until: Instant, look: impl Fn(&C) -> Option<T>) -> Option<T> {
-        let mut inner = self.inner.lock();
+        let mut locked = self.locked.lock();
         loop {
-            if let Some(found) = look(&inner.channel) {
+            if let Some(found) = look(&locked.channel) {
                 return Some(found);
             }
             if Instant::now() >= until {
                 return None;
             }
-            self.changed.wait_until(&mut inner, until);
+            self.changed.wait_until(&mut locked, until);
         }
     }
 
-    /// Passes the gate if that needs no waiting; `None` when it does.
-    pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Done, C::Refusal>> {
-        self.inner.lock().try_barge(item)
+    /// Passes the gate if that needs no waiting. `None`: it needs waiting.
+    pub(crate) fn try_pass(&self, item: &mut C::Item) -> Option<Result<C::Output, C::Refusal>> {
+        self.try_barge(&mut self.locked.lock(), item)
     }
 
-    /// Passes the gate, or says why not. `patience` is asked before every wait.
+    /// Tries a newcomer's item. `None`: it must queue.
+    fn try_barge<'a>(
+        &'a self,
+        locked: &mut MutexGuard<'a, Locked<C>>,
+        item: &mut C::Item,
+    ) -> Option<Result<C::Output, C::Refusal>> {
+        if locked.fair {
+            return locked.channel.refusal().map(Err);
+        }
+        let attempt = self.attempt(locked, item);
+        locked.wake_poller();
+        match attempt {
+            Attempt::Passed(done) => Some(Ok(done)),
+            Attempt::Refused(why) => Some(Err(why)),
+            Attempt::Full | Attempt::NotYet => None,
+        }
+    }
+
+    /// One attempt. Gives the lock back while a long item is handed over.
+    fn attempt<'a>(
+        &'a self,
+        locked: &mut MutexGuard<'a, Locked<C>>,
+        item: &mut C::Item,
+    ) -> Attempt<C::Output, C::Refusal> {
+        let mut handover = match locked.channel.attempt(item) {
+            Tried::Passed(done) => return Attempt::Passed(done),
+            Tried::Full => return Attempt::Full,
+            Tried::NotYet => return Attempt::NotYet,
+            Tried::Refused(why) => return Attempt::Refused(why),
+            Tried::Begun(handover) => handover,
+        };
+        locked.away = true;
+        unlocked(&self.locked, locked, || C::hand_over(&mut handover, item));
+        locked.away = false;
+        let result = locked.channel.complete(handover, item);
+        // The head may have found the channel busy, or it polls and has lost its edge.
+        locked.wake_poller();
+        if let Some(head) = locked.queue.front() {
+            head.wake();
+        }
+        locked.release_if_ended();
+        result.map_or_else(Attempt::Refused, Attempt::Passed)
+    }
+
+    /// Passes the gate, or returns why not. `patience` is called before every wait.
     pub(crate) fn pass(
         &self,
         item: &mut C::Item,
         mut patience: impl FnMut(&mut C) -> Patience<C::Refusal>,
-    ) -> Result<C::Done, C::Refusal> {
-        let (mut inner, mut place) = match self.enter(item, &mut patience, || Waiter::Here(Condvar::new())) {
-            Entered::Over(result) => return result,
-            Entered::Queued(inner, place) => (inner, place),
+    ) -> Result<C::Output, C::Refusal> {
+        let waiter = || Waiter::Parked(Condvar::new(), Instant::now());
+        let (mut locked, mut place) = match self.enter(item, &mut patience, waiter) {
+            Entered::Done(result) => return result,
+            Entered::Queued(locked, place) => (locked, place),
         };
         let result = loop {
-            match place.look(&mut inner, item, &mut patience) {
-                Next::Over(result) => break result,
-                Next::Park(until) => place.park(&mut inner, until),
+            match place.look(self, &mut locked, item, &mut patience) {
+                Next::Leave(result) => break result,
+                Next::Park(until) => place.park(&mut locked, until),
                 Next::Poll(poll) => {
-                    let told = unlocked(&self.inner, &mut inner, || poll.source.wait(poll.end()));
-                    place.polled(&mut inner, poll, told);
+                    let woken = unlocked(&self.locked, &mut locked, || poll.source.wait(poll.end()));
+                    place.polled(&mut locked, poll, woken);
                 }
             }
         };
-        place.leave(inner);
+        place.leave(locked);
         result
     }
 
-    /// Passes the gate if that needs no waiting, else queues, if there is patience for it.
+    /// Passes the gate if that needs no waiting. Else queues, if `patience` allows it.
     fn enter(
         &self,
         item: &mut C::Item,
         patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
         waiter: impl FnOnce() -> Waiter,
     ) -> Entered<'_, C> {
-        let mut inner = self.inner.lock();
-        if let Some(result) = inner.try_barge(item) {
-            return Entered::Over(result);
+        let mut locked = self.locked.lock();
+        if let Some(result) = self.try_barge(&mut locked, item) {
+            return Entered::Done(result);
         }
-        if let Patience::Over(why) = patience(&mut inner.channel) {
-            return Entered::Over(Err(why));
+        if let Patience::Over(why) = patience(&mut locked.channel) {
+            return Entered::Done(Err(why));
         }
-        let place = Place::take(&mut inner, waiter());
-        Entered::Queued(inner, place)
+        let place = Place::take(&mut locked, waiter());
+        Entered::Queued(locked, place)
     }
 }
 
-/// What coming to the gate came to.
+/// The result of a whole attempt.
+enum Attempt<T, R> {
+    Passed(T),
+    Full,
+    NotYet,
+    Refused(R),
+}
+
+/// The result of entering the gate.
 enum Entered<'a, C: Channel> {
-    /// It has passed, or never will.
-    Over(Result<C::Done, C::Refusal>),
-    /// It has a place in the queue; to look from there is next.
-    Queued(MutexGuard<'a, Inner<C>>, Place),
+    /// The item has passed, or never will.
+    Done(Result<C::Output, C::Refusal>),
+    /// The thread has a place in the queue. The next step is [`Place::look`].
+    Queued(MutexGuard<'a, Locked<C>>, Place),
 }
 
 /// A thread's place in the queue.
@@ -353,69 +424,74 @@ struct Place {
     me: Arc<Waiter>,
     /// When it first polled.
     head_since: Option<Instant>,
-    /// The safety net has ended the last wait, and nothing else would have.
+    /// The safety net ended the last wait, and nothing else would have.
     capped: bool,
 }
 
-/// What a look from a place came to.
+/// What a queued thread must do next.
 enum Next<C: Channel> {
-    /// It has passed, or never will: to leave is next.
-    Over(Result<C::Done, C::Refusal>),
-    /// To wait until somebody calls.
+    /// The item has passed, or never will: leave the queue.
+    Leave(Result<C::Output, C::Refusal>),
+    /// Wait until another thread wakes this one.
     Park(Instant),
-    /// To wait on the source as well, and say so afterwards.
+    /// Poll the source, then call [`Place::polled`].
     Poll(Poll<C::WaitSource>),
 }
 
-/// A wait of the head's.
-struct Poll<B> {
-    source: Arc<B>,
+/// A wait of the polling head.
+struct Poll<S> {
+    source: Arc<S>,
     until: Instant,
     cap: Instant,
 }
 
-impl<B> Poll<B> {
-    /// When it ends by itself.
+impl<S> Poll<S> {
+    /// When it times out.
     fn end(&self) -> Instant {
         self.until.min(self.cap)
     }
 }
 
 impl Place {
-    /// The last place.
-    fn take<C: Channel>(inner: &mut Inner<C>, waiter: Waiter) -> Place {
+    /// Takes the last place in the queue.
+    fn take<C: Channel>(locked: &mut Locked<C>, waiter: Waiter) -> Place {
         let me = Arc::new(waiter);
-        inner.queue.push_back(me.clone());
+        locked.queue.push_back(me.clone());
         Place { me, head_since: None, capped: false }
     }
 
-    fn is_head<C: Channel>(&self, inner: &Inner<C>) -> bool {
-        inner.queue.front().is_some_and(|head| Arc::ptr_eq(head, &self.me))
+    fn is_head<C: Channel>(&self, locked: &Locked<C>) -> bool {
+        locked.queue.front().is_some_and(|head| Arc::ptr_eq(head, &self.me))
     }
 
-    /// Tries if it is this one's turn, and says what to do next.
-    fn look<C: Channel>(
+    /// Tries the item if this place is the head. Returns what to do next.
+    fn look<'a, C: Channel>(
         &mut self,
-        inner: &mut Inner<C>,
+        gate: &'a Gate<C>,
+        locked: &mut MutexGuard<'a, Locked<C>>,
         item: &mut C::Item,
         patience: &mut impl FnMut(&mut C) -> Patience<C::Refusal>,
     ) -> Next<C> {
         let mut full = false;
-        if self.is_head(inner) {
-            match inner.channel.attempt(item) {
-                Tried::Done(done) => {
-                    inner.rescues += u64::from(self.capped);
-                    return Next::Over(Ok(done));
+        if self.is_head(locked) {
+            match gate.attempt(locked, item) {
+                Attempt::Passed(done) => {
+                    locked.rescues += u64::from(self.capped);
+                    return Next::Leave(Ok(done));
                 }
-                Tried::Refused(why) => return Next::Over(Err(why)),
-                Tried::Full => full = true,
-                Tried::NotYet => {}
+                Attempt::Refused(why) => return Next::Leave(Err(why)),
+                Attempt::Full => full = true,
+                Attempt::NotYet => {
+                    self.capped = false;
+                    // Newcomers queue. Otherwise threads that send long items would always come first.
+                    locked.fair |= locked.away;
+                }
             }
-        } else if let Some(why) = inner.channel.refusal() {
-            return Next::Over(Err(why));
+        } else if let Some(why) = locked.channel.refusal() {
+            return Next::Leave(Err(why));
         }
-        let until = match patience(&mut inner.channel) {
-            Patience::Over(why) => return Next::Over(Err(why)),
+        let until = match patience(&mut locked.channel) {
+            Patience::Over(why) => return Next::Leave(Err(why)),
             Patience::Until(until) => until,
         };
         if !full {
@@ -423,46 +499,46 @@ impl Place {
         }
         let now = Instant::now();
         if now.duration_since(*self.head_since.get_or_insert(now)) >= C::FAIR_AFTER {
-            inner.fair = true;
+            locked.fair = true;
         }
         let has_waker = matches!(*self.me, Waiter::AtSeveral(..));
-        let source = Arc::new(inner.channel.source(has_waker));
-        inner.polling = Some(source.clone());
+        let source = Arc::new(locked.channel.source(has_waker));
+        locked.polling = Some(source.clone());
         Next::Poll(Poll { source, until, cap: now + SAFETY_CAP })
     }
 
-    /// Waits until somebody calls.
-    fn park<C: Channel>(&self, inner: &mut MutexGuard<'_, Inner<C>>, until: Instant) {
-        if let Waiter::Here(source) = &*self.me {
-            source.wait_until(inner, until);
+    /// Waits until another thread wakes this one.
+    fn park<C: Channel>(&self, locked: &mut MutexGuard<'_, Locked<C>>, until: Instant) {
+        if let Waiter::Parked(condvar, _) = &*self.me {
+            condvar.wait_until(locked, until);
         }
     }
 
-    /// To be said after a wait on the source; `told`: by the source or a call, not by the time.
-    fn polled<C: Channel>(&mut self, inner: &mut Inner<C>, poll: Poll<C::WaitSource>, told: bool) {
-        inner.polling = None;
-        let poller_woken = std::mem::take(&mut inner.poller_woken);
+    /// Must be called after a wait on the source. `woken`: the source or another thread ended the wait, not the time.
+    fn polled<C: Channel>(&mut self, locked: &mut Locked<C>, poll: Poll<C::WaitSource>, woken: bool) {
+        locked.polling = None;
+        let poller_woken = std::mem::take(&mut locked.poller_woken);
         if poller_woken {
             poll.source.clear();
         }
-        // What came after the cap and before this thread had the lock was not lost.
-        self.capped = poll.until > poll.cap && !told && !poller_woken && !poll.source.wait(poll.cap);
+        // A wake-up that came after the cap, but before this thread got the lock, was not lost.
+        self.capped = poll.until > poll.cap && !woken && !poller_woken && !poll.source.wait(poll.cap);
     }
 
-    /// Leaves the queue, handing the baton on.
-    fn leave<C: Channel>(self, mut inner: MutexGuard<'_, Inner<C>>) {
-        let was_head = self.is_head(&inner);
-        inner.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
-        if was_head && inner.channel.refusal().is_some() {
-            // Ended while this thread polled: the one who ended it left the socket to us. (Nobody else can be
-            // polling: only the head does, and that was this thread.)
-            inner.channel.release();
+    /// Leaves the queue. The head hands its role to the next thread.
+    fn leave<C: Channel>(self, mut locked: MutexGuard<'_, Locked<C>>) {
+        let was_head = self.is_head(&locked);
+        locked.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
+        if was_head {
+            // If the connection ended while this thread polled, its socket was left for this thread to close. No other thread
+            // can be polling: only the head polls, and that was this thread.
+            locked.release_if_ended();
         }
-        if inner.queue.is_empty() {
-            inner.fair = false;
+        if locked.queue.is_empty() {
+            locked.fair = false;
         } else if was_head {
-            let next = inner.queue.front().cloned();
-            drop(inner);
+            let next = locked.queue.front().cloned();
+            drop(locked);
             if let Some(next) = next {
                 next.wake();
             }
@@ -470,7 +546,7 @@ impl Place {
     }
 }
 
-/// Gives the lock back for as long as `wait` takes.
+/// Releases the lock while `wait` runs.
 #[cfg(not(loom))]
 fn unlocked<'a, T, R>(_: &'a Mutex<T>, guard: &mut MutexGuard<'a, T>, wait: impl FnOnce() -> R) -> R {
     MutexGuard::unlocked(guard, wait)

@@ -1,32 +1,32 @@
 //! Passing several gates with one thread.
 //!
-//! The thread queues at every gate where it must wait, as anybody else does, and keeps every rule of the queue: where
-//! it is the head it polls, elsewhere it is called. It waits for all of that at once, on the sources of the gates where
-//! it is the head and on one waker, which whoever calls or kicks it rings. Then it looks where it was called, and where
-//! its time is over. It holds the lock of one gate at a time, and none while it waits.
+//! The thread queues at every gate where it must wait, like any other thread, and keeps every rule of the queue. At a gate
+//! where it is the head it polls. At the others it is woken. It waits for all of that at once: on the sources of the gates
+//! where it is the head, and on one waker, which every wake-up uses. Then it looks at the gates that woke it or whose time
+//! is over. It holds the lock of one gate at a time, and none while it waits.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;
 use std::sync::Arc;
 use std::time::Instant;
 
-use super::{Channel, Entered, Gate, Inner, Next, Patience, Place, Poll, WaitSource, Waiter, Wake};
+use super::{Channel, Entered, Gate, Locked, Next, Patience, Place, Poll, WaitSource, Waiter, Wake};
 use crate::sys::sync::MutexGuard;
 
-/// What is to pass one gate.
+/// The items that are to pass one gate.
 pub(crate) struct PendingSend<'g, C: Channel, P> {
     pub(crate) gate: &'g Gate<C>,
-    /// One after the other, each with its number.
+    /// In this order. Each has its number.
     pub(crate) items: VecDeque<(usize, C::Item)>,
-    /// Asked before every wait, for the first of them.
+    /// Called before every wait, for the first item.
     pub(crate) patience: P,
 }
 
-/// Runs all of them. `done` is told what became of each item, without a lock; it may take away what is behind it.
+/// Runs all of them. Calls `done` with each item's result, without a lock. `done` may remove the items behind it.
 pub(crate) fn run<'g, C, P, A>(
     pending: impl Iterator<Item = PendingSend<'g, C, P>>,
     waker: Arc<A>,
-    mut done: impl FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>),
+    mut done: impl FnMut(usize, Result<C::Output, C::Refusal>, &mut VecDeque<(usize, C::Item)>),
 ) where
     C: Channel<WaitSource: WaitSource<Wake = A>> + 'g,
     P: FnMut(&mut C) -> Patience<C::Refusal>,
@@ -35,42 +35,42 @@ pub(crate) fn run<'g, C, P, A>(
     let mine: Arc<dyn Wake> = waker.clone();
     let mut queued: Vec<_> = pending.filter_map(|send| send.start(&mine, &mut done)).collect();
     while let Some(end) = queued.iter().map(QueuedSend::end).min() {
-        let told = C::WaitSource::wait_any(&waker, queued.iter().map(QueuedSend::source), end);
+        let woken = C::WaitSource::wait_any(&waker, queued.iter().map(QueuedSend::source), end);
         let now = Instant::now();
-        let look = |(queued, told): (QueuedSend<'g, C, P>, bool)| {
-            // A call that comes after this rings the waker for the next wait.
-            let told = queued.place.me.take_call() || told;
-            if told || now >= queued.end() { queued.resume(told, &mine, &mut done) } else { Some(queued) }
+        let look = |(queued, woken): (QueuedSend<'g, C, P>, bool)| {
+            // A wake-up that comes after this sets the waker for the next wait.
+            let woken = queued.place.me.take_wakeup() || woken;
+            if woken || now >= queued.end() { queued.resume(woken, &mine, &mut done) } else { Some(queued) }
         };
-        queued = queued.into_iter().zip(told).filter_map(look).collect();
+        queued = queued.into_iter().zip(woken).filter_map(look).collect();
     }
 }
 
-/// An errand whose first item stands in the queue.
+/// A pending send whose first item has a place in the queue.
 struct QueuedSend<'g, C: Channel, P> {
     send: PendingSend<'g, C, P>,
     place: Place,
     wait: Wait<C::WaitSource>,
 }
 
-/// As a head that polls, or until it is called.
-enum Wait<B> {
-    Polling(Poll<B>),
+/// How it waits: as the polling head, or until it is woken.
+enum Wait<S> {
+    Polling(Poll<S>),
     Parked(Instant),
 }
 
-/// What became of an item.
-trait OnDone<C: Channel>: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>) {}
-impl<C: Channel, F: FnMut(usize, Result<C::Done, C::Refusal>, &mut VecDeque<(usize, C::Item)>)> OnDone<C> for F {}
+/// Receives the result of each item.
+trait OnDone<C: Channel>: FnMut(usize, Result<C::Output, C::Refusal>, &mut VecDeque<(usize, C::Item)>) {}
+impl<C: Channel, F: FnMut(usize, Result<C::Output, C::Refusal>, &mut VecDeque<(usize, C::Item)>)> OnDone<C> for F {}
 
 impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C, P> {
-    /// Passes what passes at once; `None` when that was all.
+    /// Passes every item that needs no waiting. `None` when no item is left.
     fn start(mut self, waker: &Arc<dyn Wake>, done: &mut impl OnDone<C>) -> Option<QueuedSend<'g, C, P>> {
         loop {
             let (_, item) = self.items.front_mut()?;
             match self.gate.enter(item, &mut self.patience, || Waiter::at_several(waker)) {
-                Entered::Over(result) => self.over(result, done),
-                Entered::Queued(inner, place) => match self.look(inner, place, done) {
+                Entered::Done(result) => self.over(result, done),
+                Entered::Queued(locked, place) => match self.look(locked, place, done) {
                     ControlFlow::Break(queued) => return Some(queued),
                     ControlFlow::Continue(rest) => self = rest,
                 },
@@ -78,20 +78,20 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
         }
     }
 
-    /// Looks from the place of the first item; goes on when that is over.
+    /// Looks from the place of the first item. Continues when that item is done.
     fn look(
         mut self,
-        mut inner: MutexGuard<'g, Inner<C>>,
+        mut locked: MutexGuard<'g, Locked<C>>,
         mut place: Place,
         done: &mut impl OnDone<C>,
     ) -> ControlFlow<QueuedSend<'g, C, P>, Self> {
         let looked = match self.items.front_mut() {
-            Some((_, item)) => place.look(&mut inner, item, &mut self.patience),
-            None => unreachable!("who stands in a queue has something to pass"),
+            Some((_, item)) => place.look(self.gate, &mut locked, item, &mut self.patience),
+            None => unreachable!("a queued send has an item"),
         };
         let wait = match looked {
-            Next::Over(result) => {
-                place.leave(inner);
+            Next::Leave(result) => {
+                place.leave(locked);
                 self.over(result, done);
                 return ControlFlow::Continue(self);
             }
@@ -101,7 +101,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
         ControlFlow::Break(QueuedSend { send: self, place, wait })
     }
 
-    fn over(&mut self, result: Result<C::Done, C::Refusal>, done: &mut impl OnDone<C>) {
+    fn over(&mut self, result: Result<C::Output, C::Refusal>, done: &mut impl OnDone<C>) {
         if let Some((number, _)) = self.items.pop_front() {
             done(number, result, &mut self.items);
         }
@@ -109,7 +109,7 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> PendingSend<'g, C
 }
 
 impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> QueuedSend<'g, C, P> {
-    /// When it is to look if nobody calls.
+    /// When it looks at the gate even if it is not woken.
     fn end(&self) -> Instant {
         match &self.wait {
             Wait::Polling(poll) => poll.end(),
@@ -124,14 +124,14 @@ impl<'g, C: Channel, P: FnMut(&mut C) -> Patience<C::Refusal>> QueuedSend<'g, C,
         }
     }
 
-    /// Looks after a wait; `None` when all has passed.
-    fn resume(self, told: bool, waker: &Arc<dyn Wake>, done: &mut impl OnDone<C>) -> Option<Self> {
+    /// Looks at the gate after a wait. `None` when no item is left.
+    fn resume(self, woken: bool, waker: &Arc<dyn Wake>, done: &mut impl OnDone<C>) -> Option<Self> {
         let QueuedSend { send, mut place, wait } = self;
-        let mut inner = send.gate.inner.lock();
+        let mut locked = send.gate.locked.lock();
         if let Wait::Polling(poll) = wait {
-            place.polled(&mut inner, poll, told);
+            place.polled(&mut locked, poll, woken);
         }
-        match send.look(inner, place, done) {
+        match send.look(locked, place, done) {
             ControlFlow::Break(queued) => Some(queued),
             ControlFlow::Continue(rest) => rest.start(waker, done),
         }

@@ -11,7 +11,7 @@ use crate::sys::wake::{EventFd, Waker, wait_readable};
 pub(crate) struct SocketWaitSource {
     pub(in crate::connection) socket: RawFd,
     pub(in crate::connection) wake: Option<Arc<EventFd>>,
-    /// No descriptor tells everything: it looks again after this time.
+    /// Look again after this time, because the descriptors do not signal everything.
     pub(in crate::connection) look_again: Option<Duration>,
 }
 
@@ -40,11 +40,11 @@ impl WaitSource for SocketWaitSource {
         let (sockets, again): (Vec<RawFd>, Vec<Option<Duration>>) =
             sources.map(|source| source.map_or((-1, None), |source| (source.socket, source.look_again))).unzip();
         let soonest = again.iter().flatten().min().map(|time| Instant::now() + *time).filter(|again| *again < until);
-        let mut told = waker.wait(&sockets, soonest.unwrap_or(until));
+        let mut woken = waker.wait(&sockets, soonest.unwrap_or(until));
         if soonest.is_some_and(|soonest| soonest <= Instant::now()) {
-            told.iter_mut().zip(again).for_each(|(told, again)| *told |= again.is_some());
+            woken.iter_mut().zip(again).for_each(|(woken, again)| *woken |= again.is_some());
         }
-        told
+        woken
     }
 }
 

@@ -10,21 +10,21 @@ use crate::ids::{ConnId, NodeId};
 use crate::net::endpoint::Endpoint;
 use crate::sys::lock::Mutex;
 
-/// What a node's failure took away. There is one for each life that failed; it is not `Clone`, so that nobody
-/// handles the same failure twice.
+/// What a node's failure took away. There is one for each life that failed. It is not `Clone`, so the same failure cannot
+/// be handled twice.
 #[derive(Debug)]
 pub struct Failure {
-    /// The life that is over.
+    /// The life that ended.
     pub node: NodeId,
     /// The node's name.
     pub name: Arc<str>,
-    /// Why, in the words of whoever said so; one line.
+    /// The reason that the caller gave, as one line.
     pub reason: String,
     /// Wall-clock time of the failure.
     pub at: SystemTime,
-    /// What the life owned, in the order in which it was registered.
+    /// The endpoints that the life owned, in the order of their registration.
     pub endpoints: Vec<FailedEndpoint>,
-    /// What was in flight on the node, ascending.
+    /// The requests in flight on the node, ascending.
     pub requests: Requests,
 }
 
@@ -33,21 +33,21 @@ pub struct Failure {
 pub struct FailedEndpoint {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// The connection that it had at that moment, or NONE.
+    /// Its connection at that moment, or NONE.
     pub conn: ConnId,
-    /// Another live node owns it as well, so that its connection goes on.
+    /// Another live node owns it too, so its connection goes on.
     pub spared: bool,
     /// The last message that connection had accepted.
     pub accepted: u64,
-    /// The last of them that the peer's kernel has acknowledged; `None`: nobody can tell.
+    /// The last of them that the peer's kernel has acknowledged. `None`: unknown.
     pub acknowledged: Option<u64>,
 }
 
-/// Ids of requests, each once and ascending: a slice that is made when it is first looked at.
+/// Ids of requests, each once and ascending. The slice is made when it is first read.
 ///
-/// A failure hands the requests over under the manager's global lock, and there may be a million of them: taking the
-/// tree as it is costs nothing there, and whoever reads the report pays for the slice (milliseconds). `len` and
-/// `is_empty` do not make it.
+/// A failure hands the requests over under the manager's global lock, and there may be a million of them. Moving the tree
+/// costs nothing there. The reader of the report pays for the slice (milliseconds). `len` and `is_empty` do not make the
+/// slice.
 pub struct Requests {
     len: usize,
     tree: Mutex<BTreeSet<u64>>,

@@ -1,4 +1,4 @@
-//! Lives that are over: what is remembered of them, and what calls on them get.
+//! Ended lives of nodes: what is remembered, and the errors of calls on them.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::Instant;
@@ -7,28 +7,28 @@ use super::NodeInfo;
 use crate::error::{Error, Status};
 use crate::ids::NodeId;
 
-/// How many lives that are over can still be asked about.
+/// How many ended lives stay readable.
 const REMEMBERED: usize = 4096;
 
-/// How much of a name the text of an error shows, so that the rest fits in the 256 bytes that C sees.
+/// How much of a name an error text shows, so that the rest fits into C's buffer of 256 bytes.
 const SHOWN_NAME: usize = 64;
 
-/// A life that is over.
+/// An ended life.
 struct EndedLife {
     info: NodeInfo,
     ended: Instant,
 }
 
-/// The newest lives that are over.
+/// The newest ended lives.
 #[derive(Default)]
 pub(super) struct NodeHistory {
     lives: HashMap<NodeId, EndedLife>,
-    /// The keys of `lives`, the first to be forgotten first.
+    /// The keys of `lives`. The first is forgotten first.
     order: VecDeque<NodeId>,
 }
 
 impl NodeHistory {
-    /// Remembers a life that has just ended, from what was known about it until now.
+    /// Remembers a life that has just ended. `info` is from before its end.
     pub(super) fn add(&mut self, info: NodeInfo, status: Status, reason: String) {
         if self.order.len() == REMEMBERED
             && let Some(oldest) = self.order.pop_front()
@@ -42,27 +42,27 @@ impl NodeHistory {
     }
 
     pub(super) fn get(&self, node: NodeId) -> Option<&NodeInfo> {
-        self.lives.get(&node).map(|over| &over.info)
+        self.lives.get(&node).map(|ended| &ended.info)
     }
 
-    /// Why a life that does not go on cannot be used.
+    /// The error for calls on a life that is not live.
     pub(super) fn error(&self, node: NodeId) -> Error {
-        let Some(over) = self.lives.get(&node) else {
+        let Some(ended) = self.lives.get(&node) else {
             let text = format!("there is no life {node} of a node, or it ended too long ago to be remembered");
             return Error::new(Status::Stale, text);
         };
-        let which = format!("node \"{}\" (life {node})", one_line(&over.info.name, SHOWN_NAME));
-        let ago = over.ended.elapsed().as_secs_f64();
+        let which = format!("node \"{}\" (life {node})", one_line(&ended.info.name, SHOWN_NAME));
+        let ago = ended.ended.elapsed().as_secs_f64();
         let cure = "kvconn_node_open begins a new life";
-        let text = match (over.info.status, over.info.reason.as_str()) {
+        let text = match (ended.info.status, ended.info.reason.as_str()) {
             (Status::Disconnected, _) => {
                 format!("{which} was forgotten {ago:.1} s ago by kvconn_disconnect_all; {cure}")
             }
             (_, "") => format!("{which} failed {ago:.1} s ago, no reason was given; {cure}"),
-            // The reason comes last: it can be the longest, and the end is what a short buffer cuts off.
+            // The reason comes last: it can be the longest part, and a short buffer cuts off the end.
             (_, reason) => format!("{which} failed {ago:.1} s ago ({cure}): {reason}"),
         };
-        Error::new(over.info.status, text)
+        Error::new(ended.info.status, text)
     }
 }
 
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_between_characters_and_stays_on_its_line() {
+    fn text_is_cut_between_characters_and_is_one_line() {
         assert_eq!(one_line("a\tb\r\nc\0", 5), "a b  ");
         assert_eq!(one_line("xüü", 4), "xü");
         assert_eq!(one_line("xü", 100), "xü");

@@ -1,4 +1,4 @@
-//! Who owns which endpoint.
+//! Which nodes own which endpoint.
 
 use std::collections::HashMap;
 
@@ -13,36 +13,36 @@ pub(super) struct Owned {
     endpoints: HashMap<Endpoint, Owners>,
 }
 
-/// Who owns an endpoint: at least one, and nearly always no other.
+/// The owners of an endpoint: at least one, and nearly always exactly one.
 #[derive(Default)]
 struct Owners {
     nodes: SmallVec<[NodeId; 1]>,
-    /// What the endpoint is to each of `nodes`, in the same order.
-    shares: SmallVec<[Share; 1]>,
+    /// One for each of `nodes`, in the same order.
+    records: SmallVec<[OwnerRecord; 1]>,
 }
 
-/// What an endpoint is to one of its owners.
+/// One owner's record of an endpoint.
 #[derive(Clone, Copy)]
-pub(super) struct Share {
-    /// Its place among those that the node owns.
+pub(super) struct OwnerRecord {
+    /// Its place in the node's order of registration.
     pub(super) place: u64,
-    pub(super) seen: Seen,
+    pub(super) readiness: Readiness,
 }
 
-/// What a life has seen of an endpoint.
+/// What this life has seen of the endpoint's connections.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Seen {
+pub(super) enum Readiness {
     /// It has not been READY since it was registered.
     Never,
     Ready,
-    /// It was READY, and is not any more.
+    /// It was READY and was lost.
     Lost,
 }
 
-/// What [`Owned::remove`] took away.
+/// The result of [`Owned::remove`].
 pub(super) struct Removed {
-    pub(super) share: Share,
-    /// Nobody owns the endpoint now.
+    pub(super) record: OwnerRecord,
+    /// The endpoint has no owner now.
     pub(super) is_free: bool,
 }
 
@@ -56,37 +56,37 @@ impl Owned {
         self.endpoints.get(endpoint).map_or(&[], |owners| &owners.nodes)
     }
 
-    /// What the endpoint is to each of its owners.
-    pub(super) fn shares(&mut self, endpoint: &Endpoint) -> impl Iterator<Item = (NodeId, &mut Share)> {
+    /// Each owner with its record of the endpoint.
+    pub(super) fn records(&mut self, endpoint: &Endpoint) -> impl Iterator<Item = (NodeId, &mut OwnerRecord)> {
         let owners = self.endpoints.get_mut(endpoint);
-        owners.into_iter().flat_map(|owners| owners.nodes.iter().copied().zip(&mut owners.shares))
+        owners.into_iter().flat_map(|owners| owners.nodes.iter().copied().zip(&mut owners.records))
     }
 
-    /// Makes the node an owner; false when it is one.
+    /// Makes the node an owner. Returns false if it was one already.
     pub(super) fn add(&mut self, endpoint: &Endpoint, node: NodeId, place: u64) -> bool {
         let owners = self.endpoints.entry(endpoint.clone()).or_default();
         if owners.nodes.contains(&node) {
             return false;
         }
         owners.nodes.push(node);
-        owners.shares.push(Share { place, seen: Seen::Never });
+        owners.records.push(OwnerRecord { place, readiness: Readiness::Never });
         true
     }
 
-    /// Takes the endpoint from the node, if it is the node's.
+    /// Removes the node as an owner. `None` if it was none.
     pub(super) fn remove(&mut self, endpoint: &Endpoint, node: NodeId) -> Option<Removed> {
         let owners = self.endpoints.get_mut(endpoint)?;
         let index = owners.nodes.iter().position(|owner| *owner == node)?;
         owners.nodes.swap_remove(index);
-        let share = owners.shares.swap_remove(index);
+        let record = owners.records.swap_remove(index);
         let is_free = owners.nodes.is_empty();
         if is_free {
             self.endpoints.remove(endpoint);
         }
-        Some(Removed { share, is_free })
+        Some(Removed { record, is_free })
     }
 
-    /// Takes all from everyone; the endpoints, each once.
+    /// Removes all owners. Returns the endpoints, each once.
     pub(super) fn take(&mut self) -> Vec<Endpoint> {
         std::mem::take(&mut self.endpoints).into_keys().collect()
     }

@@ -1,22 +1,21 @@
 //! Endpoints: where a peer rank listens, as text that is parsed strictly and kept in one canonical
 //! form.
 //!
-//! The canonical text is the key of the connection cache, so it must be the same for the same
-//! endpoint and differ for different ones. libzmq is no help here: it takes `tcp://10.0.0.1:99999`
-//! and dials port 34463, and it takes `tcp://127.1:5` without a word. Whatever `parse` lets through
-//! can be dialled, and means exactly what it says.
+//! The canonical text is the key of the connection cache. So it must be the same for the same endpoint and differ for
+//! different ones. libzmq is too lax for that: it takes `tcp://10.0.0.1:99999` and dials port 34463, and it silently
+//! takes `tcp://127.1:5`. Every text that `parse` accepts can be dialled and means exactly what it says.
 //!
 //! | | accepted | canonical form |
 //! | --- | --- | --- |
 //! | IPv4 | four decimal numbers, no leading zeros | as written |
 //! | IPv6 | in brackets, any spelling | RFC 5952 (lower case, shortest); a v4-mapped address becomes the IPv4 address |
 //! | zone | on a link-local address, which needs one; by name or index (`%eth0`, `%2`) | the index: `[fe80::1%2]` |
-//! | name | labels of letters, digits, `-` and `_`; a last dot may say that it is absolute | lower case; the last dot stays, as `host.` and `host` can resolve differently |
+//! | name | labels of letters, digits, `-` and `_`; a final dot marks it as absolute | lower case; the final dot stays, as `host.` and `host` can resolve differently |
 //! | port | decimal, 1 to 65535, no leading zeros | as written |
 //! | ipc | a path, or `@` and an abstract name | as written: paths compare as text |
 //!
-//! A name and its address are two endpoints: only a look-up could tell that they are the same, and
-//! it may answer differently tomorrow.
+//! A name and its address are two endpoints: only a look-up could show that they are the same, and it may have another
+//! result tomorrow.
 
 #[cfg(test)]
 mod tests;
@@ -34,14 +33,14 @@ use std::sync::Arc;
 /// `kvconn_error_t`.
 pub const MAX_ENDPOINT: usize = 263;
 
-/// Longest host name in bytes, without the dot at its end (RFC 1035: 255 in wire form).
+/// Longest host name in bytes, without the final dot (RFC 1035: 255 in wire form).
 const MAX_NAME: usize = 253;
 /// Longest label of a host name, in bytes (RFC 1035).
 const MAX_LABEL: usize = 63;
-/// Longest ipc path or abstract name, in bytes: `sun_path` has 108, one of which is a NUL.
+/// Longest ipc path or abstract name, in bytes: `sun_path` has 108, including a NUL.
 const MAX_IPC: usize = 107;
 
-/// Where a peer rank listens. Cheap to clone; compared, hashed and ordered by its canonical text.
+/// Where a peer rank listens. Cheap to clone. Compared, hashed and ordered by its canonical text.
 #[derive(Clone)]
 pub struct Endpoint {
     parts: Arc<Parts>,
@@ -52,14 +51,14 @@ struct Parts {
     target: Target,
 }
 
-/// What there is to dial at an endpoint.
+/// What to dial for an endpoint.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// A TCP address. Never a v4-mapped one, and with a zone exactly if it is link-local.
+    /// A TCP address. Never a v4-mapped one. It has a zone exactly if it is link-local.
     Address(SocketAddr),
     /// A TCP port of a host whose name must be looked up.
     Name {
-        /// The name, in lower case, with the dot at its end if there was one.
+        /// The name, in lower case, with its final dot if it had one.
         host: String,
         /// The port, never 0.
         port: u16,
@@ -71,8 +70,8 @@ pub enum Target {
     },
 }
 
-/// Why a text is not an endpoint: one sentence that names the offending part and says what to
-/// write instead. At most [`EndpointError::MAX_TEXT`] bytes long.
+/// Why a text is not an endpoint: one sentence that names the wrong part and says what to write
+/// instead. At most [`EndpointError::MAX_TEXT`] bytes long.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EndpointError {
     text: String,
@@ -81,12 +80,12 @@ pub struct EndpointError {
 impl Endpoint {
     /// Parses `text` and brings it into canonical form.
     ///
-    /// The result depends on `text` alone, except for a zone that is given by its interface's name.
+    /// The result depends on `text` alone, except for a zone that is given by an interface name.
     ///
     /// # Errors
     ///
-    /// If `text` is anything but an endpoint that can be dialled: addresses and ports to *listen*
-    /// on, blanks, paths behind a port, other schemes, and all that the module's table leaves out.
+    /// If `text` is not an endpoint that can be dialled. Refused are addresses and ports to *listen* on, blanks, paths
+    /// behind a port, other schemes, and everything else that is not in the module's table.
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
         if text.len() > MAX_ENDPOINT {
             let length = text.len();
@@ -112,7 +111,7 @@ impl Endpoint {
         &self.parts.text
     }
 
-    /// What there is to dial.
+    /// What to dial.
     pub fn target(&self) -> &Target {
         &self.parts.target
     }
@@ -138,7 +137,7 @@ impl Hash for Endpoint {
     }
 }
 
-/// Maps with endpoints as keys are searched by canonical text.
+/// Lets maps with endpoints as keys be searched by canonical text.
 impl Borrow<str> for Endpoint {
     fn borrow(&self) -> &str {
         self.as_str()
@@ -173,7 +172,7 @@ impl fmt::Debug for Endpoint {
 impl fmt::Display for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            // The standard library writes IPv6 as RFC 5952 asks, and a zone as its index.
+            // The standard library writes IPv6 as in RFC 5952, and a zone as its index.
             Target::Address(address) => write!(f, "tcp://{address}"),
             Target::Name { host, port } => write!(f, "tcp://{host}:{port}"),
             Target::Ipc { path } => write!(f, "ipc://{path}"),
@@ -193,7 +192,7 @@ fn refuse<T>(text: String) -> Result<T, EndpointError> {
     Err(EndpointError { text })
 }
 
-/// Says what is wrong with a text that begins neither with `tcp://` nor with `ipc://`.
+/// The error for a text that begins neither with `tcp://` nor with `ipc://`.
 fn refuse_scheme<T>(text: &str) -> Result<T, EndpointError> {
     let Some((scheme, _)) = text.split_once("://") else {
         return refuse(format!("{} has no scheme: write tcp://host:port or ipc://path", quote(text)));
@@ -208,7 +207,7 @@ fn refuse_scheme<T>(text: &str) -> Result<T, EndpointError> {
     refuse(format!("the scheme {} is not supported: write tcp://host:port or ipc://path", quote(scheme)))
 }
 
-/// Characters that some take for part of a TCP endpoint, and what they are not.
+/// Characters that are not part of a TCP endpoint, and what they suggest.
 const FOREIGN: [(char, &str); 5] = [
     (';', "has a source address: that is the option source_address; write only"),
     ('@', "has a user name: write only"),
@@ -276,13 +275,13 @@ fn parse_port(text: &str) -> Result<u16, EndpointError> {
     }
 }
 
-/// A positive decimal number in its only canonical spelling: no sign, no leading zero.
+/// Parses a positive decimal number in its canonical spelling: no sign, no leading zero.
 fn decimal<N: std::str::FromStr>(text: &str) -> Option<N> {
     let canonical = text.bytes().all(|byte| byte.is_ascii_digit()) && !text.starts_with('0');
     canonical.then(|| text.parse().ok()).flatten()
 }
 
-/// Parses what stands between brackets: an IPv6 address, and a zone (0 if there is none).
+/// Parses the text in brackets: an IPv6 address, and a zone (0 if there is none).
 pub(crate) fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
     let (address, zone) = match text.split_once('%') {
         Some((address, zone)) => (address, Some(zone)),
@@ -301,7 +300,7 @@ pub(crate) fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
         (true, None) => {
             refuse(format!("{ip} is link-local and needs a zone: write the interface to use, as in [{ip}%eth0]"))
         }
-        // The kernel ignores such a zone, so with and without it would be one endpoint.
+        // The kernel ignores such a zone, so the address with and without it would be the same endpoint.
         (false, Some(zone)) => {
             refuse(format!("zone {} does not apply, {ip} is not link-local: leave it out", quote(zone)))
         }
@@ -310,7 +309,7 @@ pub(crate) fn parse_ipv6(text: &str) -> Result<(Ipv6Addr, u32), EndpointError> {
 
 /// The index of a zone that is given by index or by interface name.
 ///
-/// An index is not checked: it is what it is, whether or not there is such an interface yet.
+/// An index is not checked: the interface may appear later.
 fn parse_zone(zone: &str) -> Result<u32, EndpointError> {
     if zone.starts_with(|first: char| first.is_ascii_digit()) {
         // The kernel's index is an int.
@@ -322,7 +321,7 @@ fn parse_zone(zone: &str) -> Result<u32, EndpointError> {
             )),
         };
     }
-    // Blanks and control characters, NUL among them, have been refused before.
+    // Blanks and control characters, including NUL, were refused before.
     let name = CString::new(zone).unwrap_or_default();
     // SAFETY: `name` is a NUL-terminated string.
     match unsafe { libc::if_nametoindex(name.as_ptr()) } {
@@ -359,8 +358,8 @@ fn parse_name(host: &str) -> Result<String, EndpointError> {
     if name == "*" {
         return refuse_wildcard(name);
     }
-    // getaddrinfo reads 127.1, 2130706433 and 0x7f.1 as IPv4 addresses, whatever they were meant
-    // to be.
+    // getaddrinfo parses 127.1, 2130706433 and 0x7f.1 as IPv4 addresses, even if a name was
+    // meant.
     if name.split('.').all(is_number) {
         return refuse(format!(
             "{} is not an IPv4 address: write four decimal numbers up to 255 without leading zeros",
@@ -377,7 +376,7 @@ fn parse_name(host: &str) -> Result<String, EndpointError> {
     Ok(host.to_ascii_lowercase())
 }
 
-/// Whether the C library takes `label` for one of the numbers of an IPv4 address.
+/// Whether the C library parses `label` as a number of an IPv4 address.
 fn is_number(label: &str) -> bool {
     match label.strip_prefix("0x").or(label.strip_prefix("0X")) {
         Some(hex) => hex.bytes().all(|byte| byte.is_ascii_hexdigit()),
@@ -385,7 +384,7 @@ fn is_number(label: &str) -> bool {
     }
 }
 
-/// Checks one label of the name `host`: RFC 1123, and underscores, which container systems use.
+/// Checks one label of the name `host`: RFC 1123, plus underscores, which container systems use.
 fn check_label(label: &str, host: &str) -> Result<(), EndpointError> {
     let foreign = |sign: &char| !(sign.is_ascii_alphanumeric() || *sign == '-' || *sign == '_');
     if let Some(sign) = label.chars().find(foreign) {
@@ -420,8 +419,8 @@ fn parse_ipc(path: &str) -> Result<Target, EndpointError> {
     }
 }
 
-/// A part of the text in quotes for an error: printable, in ASCII, and cut off where it would make
-/// the error too long.
+/// A part of the text in quotes for an error: printable ASCII, cut where it would make the error
+/// too long.
 fn quote(part: &str) -> String {
     const MAX: usize = 72;
     let mut shown = part.escape_default().to_string();

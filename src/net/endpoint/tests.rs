@@ -1,4 +1,4 @@
-//! Endpoints as they are written, and as they are understood.
+//! Endpoints as written, and as parsed.
 
 use super::*;
 use proptest::prelude::*;
@@ -71,7 +71,7 @@ fn refusals_name_the_part_and_the_remedy() {
         ("inproc://x", "the scheme 'inproc' is not supported"),
         ("http://host:80", "the scheme 'http' is not supported"),
         ("://host:80", "the scheme '' is not supported"),
-        // what does not belong there
+        // parts that do not belong there
         ("tcp://10.0.0.1:5555 ", "'10.0.0.1:5555 ' contains a blank"),
         ("tcp:// 10.0.0.1:5555", "blank"),
         ("tcp://10.0. 0.1:5555", "blank"),
@@ -105,7 +105,7 @@ fn refusals_name_the_part_and_the_remedy() {
         ("tcp://host:\u{661}", "is not a decimal number"),
         ("tcp://[::1]5555", "'5555' stands between the address and its port"),
         ("tcp://[::1]]:5555", "']:5555' stands between"),
-        // addresses nobody can be dialled at
+        // addresses that cannot be dialled
         ("tcp://0.0.0.0:5555", "0.0.0.0 is an address to listen on, not to dial"),
         ("tcp://*:5555", "* is an address to listen on"),
         ("tcp://*:*", "* is an address to listen on"),
@@ -245,7 +245,7 @@ fn shown_as_the_canonical_text() {
     assert_eq!(format!("{endpoint:>18}"), "  tcp://[::1]:5555");
 }
 
-/// Addresses, more often than by chance near the borders of the special ranges.
+/// Addresses. Those near the borders of the special ranges are more frequent than by chance.
 fn addresses() -> impl Strategy<Value = SocketAddr> {
     let v4 = (any::<[u8; 4]>(), any::<u16>()).prop_map(SocketAddr::from);
     let v6 = (any::<[u16; 8]>(), any::<u16>()).prop_map(SocketAddr::from);
@@ -285,7 +285,7 @@ fn near_endpoints() -> impl Strategy<Value = String> {
     })
 }
 
-/// What must hold for any text at all.
+/// What must hold for every text.
 fn check(text: &str) {
     match Endpoint::parse(text) {
         Ok(endpoint) => {

@@ -1,4 +1,4 @@
-//! The one table of metrics: name, text, and where each number comes from. `docs/metrics.md` is made from it.
+//! The one table of metrics: name, text, and the source of each number. `docs/metrics.md` is made from it.
 
 use std::fmt::{self, Write as _};
 
@@ -10,10 +10,10 @@ use super::reading::{EndpointReading, ProcessReading, Reading};
 use crate::error::{STATUSES, Status};
 use crate::manager::counts::{ByStatus, WaitsRead};
 
-/// Before every name.
+/// The prefix of every name.
 pub(super) const PREFIX: &str = "kvconn";
 
-/// The label that says whose numbers they are.
+/// The label with the manager's id.
 pub(super) const MANAGER: &str = "manager";
 
 /// One row of the table: a family of series.
@@ -25,7 +25,7 @@ pub(super) struct Family {
     read: Read,
 }
 
-/// Whose numbers a family has.
+/// What a family's numbers describe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum About {
     Manager,
@@ -33,12 +33,12 @@ pub(super) enum About {
     Process,
 }
 
-/// Where a family's numbers are in a reading, which also says what they are.
+/// Where a family's numbers are in a reading, and their type.
 #[derive(Clone, Copy)]
 enum Read {
     Counter(fn(&Reading) -> u64),
     Gauge(fn(&Reading) -> u64),
-    /// A counter for each of these statuses, and for every other that was seen.
+    /// A counter for each of these statuses, and for every other status that was seen.
     ByStatus(fn(&Reading) -> ByStatus, &'static [Status]),
     /// Connections by their state.
     ByState,
@@ -46,6 +46,7 @@ enum Read {
     Waits(fn(&Reading) -> &WaitsRead),
     EndpointCounter(fn(&EndpointReading) -> u64),
     EndpointGauge(fn(&EndpointReading) -> u64),
+    ProcessCounter(fn(&ProcessReading) -> u64),
     ProcessGauge(fn(&ProcessReading) -> u64),
     Build,
 }
@@ -54,53 +55,53 @@ const fn family(name: &'static str, read: Read, help: &'static str) -> Family {
     Family { name, help, read }
 }
 
-/// Every metric there is.
+/// Every metric.
 #[rustfmt::skip]
 pub(super) const FAMILIES: &[Family] = &[
     family("dials", Read::Counter(|r| r.past.dials),
-        "Dials begun. Each is one connection, whatever number of addresses it tries."),
+        "Dials begun. Each is one connection, however many addresses it tries."),
     family("dials_failed", Read::Counter(|r| r.past.ended.of(Status::ConnectFailed)),
-        "Dials that failed; the connections that ended with CONNECT_FAILED."),
+        "Dials that failed: connections that ended with CONNECT_FAILED."),
     family("dials_refused", Read::ByStatus(|r| r.dials_refused, &[Status::Backoff, Status::Disconnected, Status::NodeFailed, Status::Conflict, Status::Limit]),
-        "Calls that wanted a connection and were refused before a dial, by the status they got. BACKOFF: the last dial failed a moment ago. DISCONNECTED and NODE_FAILED: the endpoint is fenced."),
+        "Calls that needed a dial and were refused before it, by status. BACKOFF: the last dial failed a moment ago. DISCONNECTED and NODE_FAILED: the endpoint is fenced."),
     family("connections", Read::ByState,
-        "Live connections, by their state."),
+        "Live connections, by state."),
     family("connections_ended", Read::ByStatus(|r| r.past.ended, &[Status::ConnectFailed, Status::PeerLost, Status::Disconnected, Status::NodeFailed, Status::Evicted]),
-        "Connections that have ended, by the status that says why."),
+        "Ended connections, by the status that says why."),
     family("connections_stalled", Read::Gauge(|r| r.live.stalled),
-        "Live connections on which nothing of what is on the way has moved for stall_ms."),
+        "Live connections whose messages in flight made no progress for stall_ms."),
     family("stalls", Read::Counter(|r| r.stalls),
-        "How often a connection has stalled (events STALLED, lost ones included)."),
+        "Stalls of connections. Counts STALLED events, lost ones included."),
     family("messages_accepted", Read::Counter(|r| r.past.accepted + r.live.accepted),
-        "Messages accepted. Each of them is acknowledged, unacknowledged, on the way, or of unknown outcome."),
+        "Messages accepted. Each of them is acknowledged, unacknowledged, in flight, or unknown."),
     family("messages_acknowledged", Read::Counter(|r| r.past.acknowledged + r.live.acknowledged),
-        "Messages whose every byte the peer's kernel has acknowledged."),
+        "Messages that the peer's kernel has acknowledged to the last byte."),
     family("messages_unacknowledged", Read::Counter(|r| r.past.unacknowledged),
-        "Messages that were not acknowledged when their connection ended: they can be sent again."),
+        "Messages that were not acknowledged when their connection ended. They can be sent again."),
     family("messages_unknown", Read::Counter(|r| r.past.unknown + r.live.unknown),
-        "Messages accepted where nobody can tell what is acknowledged, as on ipc endpoints."),
-    family("messages_in_flight", Read::Gauge(|r| r.live.on_the_way),
+        "Messages accepted on connections whose acknowledgements are unknown, such as ipc."),
+    family("messages_in_flight", Read::Gauge(|r| r.live.in_flight),
         "Messages accepted by live connections and not acknowledged yet."),
     family("queued_bytes", Read::Gauge(|r| r.live.queued_bytes),
-        "Bytes on the wire that are on the way: accepted, and not acknowledged (where nobody can tell: held by libzmq). Each connection is limited by max_queued_bytes."),
+        "Bytes on the wire in flight: accepted and not acknowledged (if acknowledgements are unknown: held by libzmq). max_queued_bytes limits them for each connection."),
     family("sends_refused", Read::ByStatus(|r| r.sends_refused, &[Status::Timeout, Status::Stalled, Status::Backoff, Status::ConnectFailed, Status::PeerLost, Status::Disconnected, Status::NodeFailed, Status::Limit]),
-        "Sends to a connection or an endpoint that were not accepted, by the status they got."),
+        "Sends that were not accepted, by status."),
     family("send_blocked", Read::Waits(|r| &r.waits),
-        "How long sends waited for READY or for room, whether they were accepted in the end or not. A send that need not wait is not counted."),
+        "How long sends waited for READY or for room, accepted or not. A send that does not wait is not counted."),
     family("send_waiting", Read::Gauge(|r| r.live.waiting),
         "Threads that wait in a send now."),
     family("wakeups_rescued", Read::Counter(|r| r.past.rescues + r.live.rescues),
-        "Wake-ups of waiting sends that were lost and found by the safety net; more than 0 is a defect."),
+        "Lost wake-ups of waiting sends that the safety net found. More than 0 is a defect."),
     family("endpoints_in_use", Read::Gauge(|r| r.endpoints_in_use),
-        "Endpoints that are connected or registered with a node; limited by max_endpoints."),
+        "Endpoints that are connected or registered with a node. max_endpoints limits them."),
     family("endpoints_known", Read::Gauge(|r| r.endpoints_known),
-        "Endpoints of which something is remembered, those in use included."),
+        "Endpoints that are remembered, including those in use."),
     family("endpoints_fenced", Read::Gauge(|r| r.endpoints_fenced),
-        "Endpoints that are fenced."),
+        "Fenced endpoints."),
     family("nodes", Read::Gauge(|r| r.nodes),
         "Live nodes."),
     family("nodes_failed", Read::Counter(|r| r.past.nodes_failed),
-        "Lives of nodes that have failed, for whatever reason."),
+        "Lives of nodes that have failed, for any reason."),
     family("requests_in_flight", Read::Gauge(|r| r.requests),
         "Requests tracked on live nodes."),
     family("requests_failed", Read::Counter(|r| r.past.requests_failed),
@@ -110,29 +111,33 @@ pub(super) const FAMILIES: &[Family] = &[
     family("events_waiting", Read::Gauge(|r| r.events_waiting),
         "Events that wait for kvconn_next_event."),
     family("events_lost", Read::Counter(|r| r.events_lost),
-        "Events that were lost because max_events waited already."),
+        "Events lost because max_events events were waiting."),
     family("endpoint_messages_accepted", Read::EndpointCounter(|e| e.accepted),
-        "Messages accepted for the endpoint, by all of its connections for as long as it has been known."),
+        "Messages accepted for the endpoint by all its connections, since it is known."),
     family("endpoint_messages_acknowledged", Read::EndpointCounter(|e| e.acknowledged),
-        "Those of them that were acknowledged."),
+        "How many of them were acknowledged."),
     family("endpoint_state", Read::EndpointGauge(|e| e.state),
-        "Its connection's state: 0 none, 1 CONNECTING, 2 READY."),
+        "State of its connection: 0 none, 1 CONNECTING, 2 READY."),
     family("endpoint_waiting", Read::EndpointGauge(|e| e.waiting),
         "Threads that wait in a send to it now."),
     family("endpoint_stalled", Read::EndpointGauge(|e| e.stalled),
-        "Whether its connection has stalled, 0 or 1."),
+        "1 if its connection has stalled, else 0."),
     family("descriptors_in_use", Read::ProcessGauge(|p| p.descriptors_in_use),
-        "File descriptors set aside for connections of all managers, closing ones included."),
+        "File descriptors reserved for connections of all managers, including those that are being closed."),
     family("descriptors_limit", Read::ProcessGauge(|p| p.descriptors_limit),
-        "How many file descriptors kvconn may hold: max_descriptors, or else the process's limit, which it shares with everything else."),
+        "How many file descriptors kvconn may hold: max_descriptors, else the process's limit, which it shares with the rest of the process."),
     family("queued_bytes_reserved", Read::ProcessGauge(|p| p.queued_bytes_reserved),
-        "Bytes of max_total_queued_bytes that the connections of all managers have taken, in steps of 16 KiB."),
+        "Bytes of max_total_queued_bytes that the connections of all managers have reserved, in steps of 16 KiB."),
     family("queued_bytes_limit", Read::ProcessGauge(|p| p.queued_bytes_limit),
-        "max_total_queued_bytes."),
+        "The option max_total_queued_bytes."),
     family("managers", Read::ProcessGauge(|p| p.managers),
-        "Managers, the process's own included."),
+        "Managers, including the process's own."),
+    family("log_dropped_lines", Read::ProcessCounter(|p| p.log_dropped_lines),
+        "Lines of the log that were dropped because the log function, or the file, was too slow."),
+    family("log_failures", Read::ProcessCounter(|p| p.log_failures),
+        "How often the log of KVCONN_LOG could not be started, reopened or written."),
     family("build", Read::Build,
-        "Which kvconn and which libzmq this is."),
+        "The versions of kvconn and of libzmq."),
 ];
 
 impl Family {
@@ -140,13 +145,15 @@ impl Family {
         match self.read {
             Read::Counter(_) | Read::Gauge(_) | Read::ByStatus(..) | Read::ByState | Read::Waits(_) => About::Manager,
             Read::EndpointCounter(_) | Read::EndpointGauge(_) => About::Endpoint,
-            Read::ProcessGauge(_) | Read::Build => About::Process,
+            Read::ProcessCounter(_) | Read::ProcessGauge(_) | Read::Build => About::Process,
         }
     }
 
     fn kind(&self) -> MetricType {
         match self.read {
-            Read::Counter(_) | Read::ByStatus(..) | Read::EndpointCounter(_) => MetricType::Counter,
+            Read::Counter(_) | Read::ByStatus(..) | Read::EndpointCounter(_) | Read::ProcessCounter(_) => {
+                MetricType::Counter
+            }
             Read::Gauge(_) | Read::ByState | Read::EndpointGauge(_) | Read::ProcessGauge(_) => MetricType::Gauge,
             Read::Waits(_) => MetricType::Histogram,
             Read::Build => MetricType::Info,
@@ -164,7 +171,7 @@ impl Family {
             Read::ByStatus(..) => &[MANAGER, "status"],
             Read::ByState => &[MANAGER, "state"],
             Read::EndpointCounter(_) | Read::EndpointGauge(_) => &[MANAGER, "endpoint"],
-            Read::ProcessGauge(_) => &[],
+            Read::ProcessCounter(_) | Read::ProcessGauge(_) => &[],
             Read::Build => &["version", "libzmq"],
         }
     }
@@ -203,6 +210,10 @@ impl Family {
             Read::EndpointGauge(read) => reading.endpoints.iter().try_for_each(|endpoint| {
                 metric.encode_family(&[("endpoint", endpoint.endpoint.as_str())])?.encode_gauge(&read(endpoint))
             }),
+            Read::ProcessCounter(read) => match &reading.process {
+                Some(process) => counter(&mut metric, read(process)),
+                None => Ok(()),
+            },
             Read::ProcessGauge(read) => match &reading.process {
                 Some(process) => metric.encode_gauge(&read(process)),
                 None => Ok(()),
@@ -215,7 +226,7 @@ impl Family {
         }
     }
 
-    /// The name of its series, as they stand in the text.
+    /// The name of its series in the text.
     fn full_name(&self) -> String {
         let unit = self.unit().map_or(String::new(), |unit| format!("_{}", unit.as_str()));
         let suffix = match self.kind() {
@@ -239,28 +250,28 @@ fn short_name(status: Status) -> &'static str {
 /// `docs/metrics.md`.
 pub fn document() -> String {
     let mut out = String::from(
-        "# Metrics\n\nMade from the table in `src/metrics/families.rs`; `make bless` renews it. `kvconn_metrics_text(m, …)` writes those of one\n\
-         manager, in OpenMetrics text 1.0.0, to be served as `application/openmetrics-text; version=1.0.0; charset=utf-8`.\n\n\
-         * Counters only grow, for as long as the manager lives. What is counted by the text is counted once, also while\n\
-         \u{20}\u{20}connections end: accepted = acknowledged + unacknowledged + on the way + unknown, and dials = live + ended, in every text.\n\
-         * The label `manager` is the manager's id. What the process has one of has no such label, and is in the text of\n\
-         \u{20}\u{20}manager 0 only.\n\
-         * Counting costs a send that gets through at once nothing. A text costs the caller some microseconds for each live\n\
-         \u{20}\u{20}connection, and holds up nobody else for longer than a look at the list of endpoints.\n",
+        "# Metrics\n\nMade from the table in `src/observe/metrics/families.rs` by `make bless`. `kvconn_metrics_text(m, …)` writes the metrics of one\n\
+         manager in OpenMetrics text 1.0.0. Serve it as `application/openmetrics-text; version=1.0.0; charset=utf-8`.\n\n\
+         * Counters only grow while the manager lives. Each text is consistent, even while connections end: accepted =\n\
+         \u{20}\u{20}acknowledged + unacknowledged + in flight + unknown, and dials = live + ended.\n\
+         * The label `manager` is the manager's id. Metrics of the process have no such label, and are in the text of manager 0\n\
+         \u{20}\u{20}only.\n\
+         * Counting costs nothing for a send that does not wait. A text costs its caller some microseconds for each live\n\
+         \u{20}\u{20}connection. It delays other calls only while it copies the list of endpoints.\n",
     );
     let chapters = [
         (About::Manager, "Of a manager", ""),
         (
             About::Endpoint,
             "Of an endpoint",
-            "Off, unless option `metrics_endpoints` says how many endpoints in use may have series of their own: the first ones, in the\n\
-             order of their texts. A series begins anew when its endpoint was forgotten meanwhile.\n\n",
+            "Off by default. The option `metrics_endpoints` says how many endpoints in use have their own series: the first ones, in\n\
+             the order of their texts. A series begins anew if its endpoint was forgotten in between.\n\n",
         ),
         (About::Process, "Of the process", "In the text of manager 0 only.\n\n"),
     ];
     // Writing to a String cannot fail.
     for (about, title, text) in chapters {
-        let _ = write!(out, "\n## {title}\n\n{text}| name | type | labels | |\n| --- | --- | --- | --- |\n");
+        let _ = write!(out, "\n## {title}\n\n{text}| name | type | labels | meaning |\n| --- | --- | --- | --- |\n");
         for family in FAMILIES.iter().filter(|family| family.about() == about) {
             let labels: Vec<_> = family.labels().iter().map(|label| format!("`{label}`")).collect();
             let kind = family.kind();

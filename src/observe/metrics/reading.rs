@@ -1,19 +1,20 @@
-//! One reading of everything there is to count.
+//! One consistent reading of all counts.
 
 use std::sync::Arc;
 
 use crate::connection::{Connection, ConnectionInfo, ConnectionState};
 use crate::ids::ManagerId;
+use crate::log;
 use crate::manager::Manager;
 use crate::manager::counts::{ByStatus, Past, WaitsRead};
 use crate::net::endpoint::Endpoint;
 use crate::options::Key;
 use crate::process::Process;
 
-/// One reading of a manager. Every message and every connection is in it once.
+/// One reading of a manager. It counts every message and every connection once.
 #[derive(Debug, Default)]
 pub(super) struct Reading {
-    /// What has been, up to the moment in which each connection was read.
+    /// Totals of ended connections, up to the moment in which each connection was read.
     pub(super) past: Past,
     pub(super) dials_refused: ByStatus,
     pub(super) sends_refused: ByStatus,
@@ -28,13 +29,13 @@ pub(super) struct Reading {
     pub(super) stalls: u64,
     pub(super) events_waiting: u64,
     pub(super) events_lost: u64,
-    /// Those that have series of their own.
+    /// The endpoints that have series of their own.
     pub(super) endpoints: Vec<EndpointReading>,
     /// In the text of manager 0 only.
     pub(super) process: Option<ProcessReading>,
 }
 
-/// The sums over the connections that live.
+/// The sums over the live connections.
 #[derive(Debug, Default)]
 pub(super) struct Live {
     pub(super) connecting: u64,
@@ -43,7 +44,7 @@ pub(super) struct Live {
     pub(super) waiting: u64,
     pub(super) accepted: u64,
     pub(super) acknowledged: u64,
-    pub(super) on_the_way: u64,
+    pub(super) in_flight: u64,
     pub(super) queued_bytes: u64,
     pub(super) unknown: u64,
     pub(super) rescues: u64,
@@ -60,7 +61,7 @@ pub(super) struct EndpointReading {
     pub(super) stalled: u64,
 }
 
-/// What the process has one of.
+/// Numbers of the whole process.
 #[derive(Debug)]
 pub(super) struct ProcessReading {
     pub(super) managers: u64,
@@ -68,6 +69,8 @@ pub(super) struct ProcessReading {
     pub(super) descriptors_limit: u64,
     pub(super) queued_bytes_reserved: u64,
     pub(super) queued_bytes_limit: u64,
+    pub(super) log_dropped_lines: u64,
+    pub(super) log_failures: u64,
 }
 
 impl Reading {
@@ -82,8 +85,8 @@ impl Reading {
             ..Reading::default()
         };
         let limit = sets.values.count(Key::MetricsEndpoints);
-        // With `past` in one hold of the lock: who has not ended there is live here. Whatever becomes of them, they
-        // are read afterwards, without it.
+        // Read under the same lock as `past`: a connection that is not counted there as ended is live here. Each is
+        // read afterwards, without the lock, even if it has ended by then.
         let mut live: Vec<Arc<Connection>> = Vec::new();
         let mut endpoints = Vec::new();
         for (endpoint, entry) in sets.cache.iter() {
@@ -125,12 +128,14 @@ impl Reading {
                 descriptors_limit: process.runtime().descriptors().limit(),
                 queued_bytes_reserved,
                 queued_bytes_limit,
+                log_dropped_lines: log::dropped(),
+                log_failures: log::failures(),
             });
         }
         reading
     }
 
-    /// A connection that was live under the lock.
+    /// Adds a connection that was live under the lock.
     fn add(&mut self, info: &ConnectionInfo) {
         match info.state {
             ConnectionState::Connecting => self.live.connecting += 1,
@@ -147,7 +152,7 @@ impl Reading {
         match info.acknowledged {
             Some(acknowledged) => {
                 self.live.acknowledged += acknowledged;
-                self.live.on_the_way += info.accepted - acknowledged;
+                self.live.in_flight += info.accepted - acknowledged;
             }
             None => self.live.unknown += info.accepted,
         }
@@ -155,7 +160,7 @@ impl Reading {
 }
 
 impl EndpointReading {
-    /// `delivered` is what its connections before had accepted and known to be acknowledged.
+    /// `delivered`: messages that its earlier connections accepted, and how many are known to be acknowledged.
     fn new(endpoint: Endpoint, delivered: (u64, u64), info: Option<&ConnectionInfo>) -> EndpointReading {
         let live = info.filter(|info| info.state != ConnectionState::Ended);
         EndpointReading {

@@ -1,8 +1,8 @@
 //! The hosts file, read without the system's resolver.
 //!
-//! Only asked for names that must wait for a thread, because it cannot hang as a name server can. The system's own look-up
-//! has the last word in every other case: it knows the order of sources (`nsswitch.conf`), which nearly always begins with
-//! this file.
+//! Only asked for names that must wait for a thread, because it cannot hang as a name server can. The system's own
+//! look-up has the last word in every other case: it knows the order of sources (`nsswitch.conf`), which nearly always
+//! begins with this file.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -30,7 +30,7 @@ mod tests {
     #[test]
     fn a_hosts_file_is_read_as_the_system_reads_it() {
         let text =
-            "# a comment\n127.0.0.1 localhost Here.Test\n\n::1\tlocalhost # here.test\n10.0.0.1 # all\nfe80::1%lo z\n";
+            "# a comment\n127.0.0.1 localhost Here.Test\n\n::1\tlocalhost # here.test\n10.0.0.1 # all\nfe80::1%lo z";
         let all = |host| find(text, host).map(|found| found.iter().map(ToString::to_string).collect::<Vec<_>>());
         assert_eq!(all("localhost"), Some(vec!["127.0.0.1:0".into(), "[::1]:0".into()]));
         assert_eq!(all("here.test"), Some(vec!["127.0.0.1:0".into()]));

@@ -61,7 +61,7 @@ pub type Done = Box<dyn FnOnce(Resolved) + Send>;
 
 /// Looks names up on threads of its own.
 ///
-/// There is one look-up for a name at a time, whoever asks, and as many names at a time as there
+/// A name has one look-up at a time, even if many callers ask for it. There are as many look-ups at a time as there
 /// are threads; further names wait in line. Threads come with the names and leave when idle.
 ///
 /// Dropping it waits for nothing: the look-ups that were asked for go on, and their threads end
@@ -82,7 +82,7 @@ struct Shared {
     /// What answers at once if it knows the name: the hosts file.
     local: Box<LocalLookup>,
     /// A lock of its own: no other is taken while it is held.
-    state: Mutex<State>,
+    state: Mutex<Lookups>,
     /// Signalled when a name is queued for an idle thread, and when the resolver is dropped.
     asked: Condvar,
 }
@@ -93,7 +93,7 @@ struct Limits {
 }
 
 #[derive(Default)]
-struct State {
+struct Lookups {
     /// Every name that is queued or being looked up, and who wants to know, for which port.
     waiting: HashMap<Arc<str>, Vec<(u16, Done)>>,
     /// The names that no thread has taken yet.
@@ -195,7 +195,7 @@ impl Resolver {
         if state.threads == 0 { self.start_thread(&mut state) } else { Ok(()) }
     }
 
-    fn start_thread(&self, state: &mut State) -> io::Result<()> {
+    fn start_thread(&self, state: &mut Lookups) -> io::Result<()> {
         let shared = Arc::clone(&self.shared);
         spawn_quiet("kvconn-resolve", move || work(&shared))?;
         state.threads += 1;
@@ -203,7 +203,7 @@ impl Resolver {
     }
 
     /// Starts the thread that looks for waiting names in the hosts file, if there is none. Without it they only wait.
-    fn start_checking(&self, state: &mut State) {
+    fn start_checking(&self, state: &mut Lookups) {
         if !state.checking {
             let shared = Arc::clone(&self.shared);
             state.checking = spawn_quiet("kvconn-hosts", move || check(&shared)).is_ok();
@@ -257,7 +257,7 @@ fn work(shared: &Shared) {
 fn check(shared: &Shared) {
     let mut state = shared.state.lock();
     while let Some(host) = state.unchecked.pop_front() {
-        let is_queued = |state: &State| state.queue.iter().position(|queued| *queued == host);
+        let is_queued = |state: &Lookups| state.queue.iter().position(|queued| *queued == host);
         if is_queued(&state).is_none() {
             continue;
         }

@@ -84,6 +84,10 @@ impl Server {
 
 #[test]
 fn finds_localhost() {
+    // Field report R45: a machine whose hosts file does not have the name.
+    if hosts::lookup("localhost").is_none_or(|found| !found.contains(&address("127.0.0.1:0"))) {
+        return println!("SKIPPED: /etc/hosts does not say that localhost is 127.0.0.1");
+    }
     let addresses = found(&resolve(&Resolver::new(), "localhost"));
     assert!(addresses.iter().all(|address| address.ip().is_loopback()));
     assert!(addresses.contains(&address("127.0.0.1:5555")));

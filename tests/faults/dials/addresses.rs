@@ -85,7 +85,7 @@ fn the_next_dial_does_not_begin_with_the_address_that_has_just_failed() {
     first.wait_received(1, LIMIT);
     first.kill();
     wait_ended(&conn, LIMIT);
-    // Whoever has its port now says nothing.
+    // The process that has its port now says nothing.
     let mute = WrongPeer::mute_on(first.port());
     std::thread::sleep(ms(5)); // a step
     let error = refused(engine.send_to(&endpoint, &[b"x"], LIMIT), Status::ConnectFailed);

@@ -13,7 +13,7 @@ use crate::{skip_unless, test_name};
 const LIMIT: Duration = Duration::from_secs(10);
 
 /// What one connection holds, and those of the same endpoint that are closing, at most.
-const AT_MOST: usize = 5 * 9;
+const AT_MOST: usize = 5 * 17;
 
 #[test]
 fn stress_threads_that_connect_to_one_endpoint_while_it_is_disconnected_hold_few_descriptors() {
@@ -101,7 +101,7 @@ fn threads_that_connect_at_the_same_time_share_one_dial() {
         });
         assert_eq!(tcp_traffic().dials - before.dials, 1, "{endpoint}");
         let ok = |result: &&kvconn::error::Result<_>| {
-            // Whoever comes after the failure is told to wait.
+            // A thread that comes after the failure is told to wait.
             status_of(*result) == status || status == Status::ConnectFailed && status_of(*result) == Status::Backoff
         };
         assert!(results.iter().all(|result| ok(&result)), "{endpoint}: {results:?}");

@@ -1,4 +1,4 @@
-//! What a release function may do, and who waits for it.
+//! What a release function may do, and which calls wait for it.
 
 use std::sync::mpsc::channel;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use kvconn::delivery::Release;
 use kvconn::error::Status;
 use kvconn::process::Process;
 
-use super::lending::{LONG, Lender};
+use super::buffers::{Buffers, LONG};
 use crate::common::engine::{after, narrow_peer, options, refused, send, status_of, wait_ended};
 use crate::common::load::within;
 use crate::common::{Engine, Peer, ms, wait_until};
@@ -17,7 +17,7 @@ use crate::common::{Engine, Peer, ms, wait_until};
 fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
     let (engine, peer) = (Engine::new(), Peer::any());
     let conn = engine.ready(peer.endpoint());
-    let (tell, told) = channel();
+    let (tell, released) = channel();
     let buffer = vec![7; 100_000];
     let (its, manager) = (conn.clone(), engine.manager().clone());
     let endpoint = peer.endpoint().to_string();
@@ -34,23 +34,24 @@ fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
     send(&conn, &[b"first"], LONG).unwrap();
     // SAFETY: the buffer is there until the release was called.
     unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
-    let (outcome, [own, earlier, flushed, all], sent, again) = told.recv_timeout(LONG).expect("a release that returns");
+    let (outcome, [own, earlier, flushed, all], sent, again) =
+        released.recv_timeout(LONG).expect("a release that returns");
     assert_eq!((outcome, own, earlier), (Outcome::Acknowledged, Status::WouldDeadlock, Status::Ok));
     assert_eq!([flushed, all, sent, again], [Status::Ok; 4]);
     conn.wait_released(0, after(LONG)).expect("it is over");
 }
 
 #[test]
-fn whoever_ends_everything_waits_for_the_buffers() {
+fn calls_that_end_everything_wait_for_the_buffers() {
     let process = Process::current().unwrap();
     for disconnect_all in [true, false] {
         let peer = narrow_peer(1);
         let id = process.create_manager(Some(&options(&[]))).unwrap();
         let manager = process.manager(id).unwrap();
         let conn = process.connection(manager.connect(peer.endpoint(), None, after(LONG)).unwrap()).unwrap();
-        let lender = Lender::new();
+        let buffers = Buffers::new();
         for _ in 0..10 {
-            lender.send(&conn, vec![vec![1; 1 << 20]], LONG).unwrap();
+            buffers.send(&conn, vec![vec![1; 1 << 20]], LONG).unwrap();
         }
         if disconnect_all {
             manager.disconnect_all(after(LONG)).unwrap();
@@ -58,24 +59,27 @@ fn whoever_ends_everything_waits_for_the_buffers() {
             process.destroy_manager(id, after(LONG)).unwrap();
         }
         // It is over when the call returns, not a little later.
-        let told = lender.told_so_far();
-        assert_eq!(told.len(), 10);
+        let released = buffers.released_so_far();
+        assert_eq!(released.len(), 10);
         // The one flushes, the other drops what has not left.
-        assert!(!disconnect_all || told.iter().all(|told| told.outcome == Outcome::Acknowledged), "{told:?}");
+        assert!(
+            !disconnect_all || released.iter().all(|released| released.outcome == Outcome::Acknowledged),
+            "{released:?}"
+        );
     }
 }
 
-/// A release that does not return keeps nobody but other releases.
+/// A release that does not return delays only other releases.
 #[test]
-fn a_release_that_takes_long_holds_up_nobody_else() {
+fn a_release_that_takes_long_delays_no_other_call() {
     let (engine, peer, other) = (Engine::new(), Peer::any(), Peer::any());
     let (conn, beside) = (engine.ready(peer.endpoint()), engine.ready(other.endpoint()));
     let (begun, has_begun) = channel();
-    let (go_on, may_go_on) = channel::<()>();
+    let (proceed, may_proceed) = channel::<()>();
     let buffer = vec![7; 10_000];
     let release: Release = Box::new(move |_, _, _| {
         begun.send(()).ok();
-        may_go_on.recv().ok();
+        may_proceed.recv().ok();
     });
     // SAFETY: the buffer is there until the last wait.
     unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
@@ -93,13 +97,13 @@ fn a_release_that_takes_long_holds_up_nobody_else() {
     refused(conn.wait_released(0, after(ms(50))), Status::Timeout);
     let (destroyed, manager) = (Process::current().unwrap(), engine.id());
     refused(destroyed.destroy_manager(manager, after(ms(50))), Status::Timeout);
-    // Whoever waits for the buffers finds the connection also now.
-    let remembered = destroyed.connection(conn.id()).expect("it has lent buffers");
-    go_on.send(()).unwrap();
+    // The connection is still found, to wait for its buffers.
+    let remembered = destroyed.connection(conn.id()).expect("it has buffers in flight");
+    proceed.send(()).unwrap();
     remembered.wait_released(0, after(LONG)).unwrap();
 }
 
-/// It returns in the child, too: there the thread has nobody to come back to.
+/// It returns in the child, too: there the thread has no caller to come back to.
 #[test]
 fn a_release_that_forks_and_returns_releases_nothing_in_the_child() {
     let (engine, peer) = (Engine::new(), Peer::any());
@@ -130,34 +134,34 @@ fn a_release_that_forks_and_returns_releases_nothing_in_the_child() {
     // SAFETY: a child of ours.
     assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
     assert!(libc::WIFEXITED(status) && libc::WEXITSTATUS(status) == 0, "{status}");
-    let mut told = vec![0_u8; 4 * 100];
+    let mut released = vec![0_u8; 4 * 100];
     // SAFETY: live bytes; the pipe has all that will ever come.
-    let count = unsafe { libc::read(ends[0], told.as_mut_ptr().cast(), told.len()) } as usize / 4;
-    let in_child = told.chunks(4).take(count).filter(|id| **id == child.to_ne_bytes()).count();
+    let count = unsafe { libc::read(ends[0], released.as_mut_ptr().cast(), released.len()) } as usize / 4;
+    let in_child = released.chunks(4).take(count).filter(|id| **id == child.to_ne_bytes()).count();
     assert_eq!((count, in_child), (21, 1), "20 in the parent, and the one that forked in the child");
 }
 
 /// Connections that are remembered for their buffers only are forgotten with them.
 #[test]
-fn endings_are_forgotten_when_the_last_buffer_is_given_back() {
+fn endings_are_forgotten_when_the_last_buffer_is_released() {
     let process = Process::current().unwrap();
     let peer = narrow_peer(1);
     let (begun, has_begun) = channel();
-    let (go_on, may_go_on) = channel::<()>();
+    let (proceed, may_proceed) = channel::<()>();
     let manager = process.create_manager(Some(&options(&[]))).unwrap();
     let engine = process.manager(manager).unwrap();
     let conn = engine.connect(peer.endpoint(), None, after(LONG)).unwrap();
     let buffer = vec![7; 10_000];
     let release: Release = Box::new(move |_, _, _| {
         begun.send(()).ok();
-        may_go_on.recv().ok();
+        may_proceed.recv().ok();
     });
     let found = process.connection(conn).unwrap();
     // SAFETY: the buffer is there until the end.
     unsafe { found.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
     has_begun.recv_timeout(LONG).expect("a release");
     refused(process.destroy_manager(manager, after(ms(50))), Status::Timeout);
-    process.connection(conn).expect("it has lent a buffer");
-    go_on.send(()).unwrap();
+    process.connection(conn).expect("it has a buffer in flight");
+    proceed.send(()).unwrap();
     wait_until("it is forgotten", LONG, || process.connection(conn).is_err());
 }

@@ -1,4 +1,4 @@
-//! When buffers are given back, and with what outcome.
+//! When buffers are released, and with what outcome.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -7,7 +7,7 @@ use kvconn::connection::Connection;
 use kvconn::delivery::Outcome;
 use kvconn::error::Status;
 
-use super::lending::{LONG, Lender};
+use super::buffers::{Buffers, LONG};
 use crate::common::engine::{LARGE, Waiting, after, connection, narrow_peer, refused, send, wait_ended, wait_waiting};
 use crate::common::load::within;
 use crate::common::{Engine, Peer, PeerOptions, ms, soak_time, wait_until};
@@ -18,88 +18,95 @@ fn frames(number: u8) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn what_the_peer_has_is_given_back_as_acknowledged_in_order_on_the_thread_for_it() {
-    let (engine, peer, lender) = (Engine::new(), Peer::any(), Lender::new());
+fn what_the_peer_has_is_released_as_acknowledged_in_order_on_its_own_thread() {
+    let (engine, peer, buffers) = (Engine::new(), Peer::any(), Buffers::new());
     let conn = engine.ready(peer.endpoint());
     for number in 1..=50 {
-        assert_eq!(lender.send(&conn, frames(number), LONG).unwrap(), u64::from(number));
+        assert_eq!(buffers.send(&conn, frames(number), LONG).unwrap(), u64::from(number));
     }
     for number in 1..=50 {
-        let told = lender.told();
-        assert_eq!((told.conn, told.sequence, told.outcome), (conn.id(), number, Outcome::Acknowledged));
-        assert_eq!(told.thread.as_deref(), Some("kvconn-release"));
+        let released = buffers.released();
+        assert_eq!((released.conn, released.sequence, released.outcome), (conn.id(), number, Outcome::Acknowledged));
+        assert_eq!(released.thread.as_deref(), Some("kvconn-release"));
     }
     wait_until("all count as released", LONG, || conn.info().released == 50);
     peer.wait_received(50, LONG);
     let arrived = peer.messages();
     for (number, message) in (1..=50).zip(arrived) {
-        assert!(message == frames(number), "message {number} is not as it was lent");
+        assert!(message == frames(number), "message {number} is not as it was sent");
     }
-    assert_eq!(lender.told_so_far(), []);
+    assert_eq!(buffers.released_so_far(), []);
 }
 
 /// Scenario 24.
 #[test]
-fn what_a_stopped_peer_does_not_take_is_given_back_by_a_disconnect_and_not_before() {
+fn what_a_stopped_peer_does_not_take_is_released_by_a_disconnect_and_not_before() {
     const SIZE: usize = 64 << 20;
-    let (engine, peer, lender) = (Engine::new(), narrow_peer(1), Lender::new());
+    let (engine, peer, buffers) = (Engine::new(), narrow_peer(1), Buffers::new());
     let conn = engine.ready(peer.endpoint());
     peer.stop();
     for number in 1..=3 {
-        assert_eq!(lender.send(&conn, vec![vec![number; SIZE]], LONG).unwrap(), u64::from(number));
+        assert_eq!(buffers.send(&conn, vec![vec![number; SIZE]], LONG).unwrap(), u64::from(number));
     }
     refused(conn.wait_released(0, after(ms(300))), Status::Timeout);
-    assert_eq!((lender.told_so_far(), conn.info().released), (vec![], 0));
+    assert_eq!((buffers.released_so_far(), conn.info().released), (vec![], 0));
     conn.disconnect().unwrap();
-    let mut told = [lender.told(), lender.told(), lender.told()];
-    told.sort_by_key(|told| told.sequence);
-    assert_eq!(told.map(|told| (told.sequence, told.outcome)), [1, 2, 3].map(|n| (n, Outcome::Unacknowledged)));
+    let mut released = [buffers.released(), buffers.released(), buffers.released()];
+    released.sort_by_key(|released| released.sequence);
+    assert_eq!(
+        released.map(|released| (released.sequence, released.outcome)),
+        [1, 2, 3].map(|n| (n, Outcome::Unacknowledged))
+    );
     conn.wait_released(3, after(LONG)).unwrap();
-    assert_eq!((lender.told_so_far(), conn.info().released, conn.info().accepted), (vec![], 3, 3));
+    assert_eq!((buffers.released_so_far(), conn.info().released, conn.info().accepted), (vec![], 3, 3));
 }
 
 #[test]
-fn a_killed_peer_gives_everything_back_with_the_outcome_that_the_ledger_tells() {
-    let (engine, peer, lender) = (Engine::new(), narrow_peer(1), Lender::new());
+fn a_killed_peers_buffers_come_back_with_the_outcome_of_the_ledger() {
+    let (engine, peer, buffers) = (Engine::new(), narrow_peer(1), Buffers::new());
     let conn = engine.ready(peer.endpoint());
     peer.stop();
-    let sent =
-        (1..=20).take_while(|number| lender.send(&conn, vec![vec![*number; 64 * 1024]], ms(50)).is_ok()).count() as u64;
+    let sent = (1..=20).take_while(|number| buffers.send(&conn, vec![vec![*number; 64 * 1024]], ms(50)).is_ok()).count()
+        as u64;
     assert!(sent > 2);
     peer.kill();
     let info = wait_ended(&conn, LONG);
-    let mut told: Vec<_> = (0..sent).map(|_| lender.told()).collect();
-    told.sort_by_key(|told| told.sequence);
-    for (told, sequence) in told.iter().zip(1..) {
+    let mut released: Vec<_> = (0..sent).map(|_| buffers.released()).collect();
+    released.sort_by_key(|released| released.sequence);
+    for (released, sequence) in released.iter().zip(1..) {
         let known = Some(sequence) <= info.acknowledged;
-        assert_eq!((told.sequence, told.outcome == Outcome::Acknowledged), (sequence, known), "{told:?} {info:?}");
+        assert_eq!(
+            (released.sequence, released.outcome == Outcome::Acknowledged),
+            (sequence, known),
+            "{released:?} {info:?}"
+        );
     }
 }
 
 #[test]
-fn where_nobody_can_tell_the_outcome_is_unknown_and_buffers_come_back_once_libzmq_has_written_them() {
+fn without_acknowledgement_the_outcome_is_unknown_and_buffers_come_back_once_libzmq_has_written_them() {
     let directory = std::env::temp_dir().join(format!("kvconn-owned-{}", std::process::id()));
     let bind = format!("ipc://{}", directory.display());
     for (bind, settings) in [(&*bind, &[][..]), ("tcp://127.0.0.1:0", &[("acknowledgement", "off")][..])] {
-        let (engine, peer, lender) =
-            (Engine::new(), Peer::with(PeerOptions { bind: bind.into(), ..PeerOptions::default() }), Lender::new());
+        let (engine, peer, buffers) =
+            (Engine::new(), Peer::with(PeerOptions { bind: bind.into(), ..PeerOptions::default() }), Buffers::new());
         let conn = engine.ready_with(peer.endpoint(), settings);
         for number in 1..=20 {
-            lender.send(&conn, frames(number), LONG).unwrap();
+            buffers.send(&conn, frames(number), LONG).unwrap();
         }
         conn.wait_released(0, after(LONG)).unwrap();
-        let told = lender.told_so_far();
-        assert_eq!(told.iter().map(|told| told.sequence).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
-        assert!(told.iter().all(|told| told.outcome == Outcome::Unknown), "{told:?}");
+        let released = buffers.released_so_far();
+        assert_eq!(released.iter().map(|released| released.sequence).collect::<Vec<_>>(), (1..=20).collect::<Vec<_>>());
+        assert!(released.iter().all(|released| released.outcome == Outcome::Unknown), "{released:?}");
         peer.wait_received(20, LONG);
         assert!(peer.messages().into_iter().zip(1..).all(|(message, number)| message == frames(number)));
         // What it does not read, libzmq holds until the end.
         peer.stop();
         let mut sent = 0;
-        while lender.send(&conn, vec![LARGE.into()], ms(20)).is_ok() && sent < 500 {
+        while buffers.send(&conn, vec![LARGE.into()], ms(20)).is_ok() && sent < 500 {
             sent += 1;
         }
-        assert!(lender.told_so_far().len() < sent);
+        assert!(buffers.released_so_far().len() < sent);
         conn.disconnect().unwrap();
         conn.wait_released(0, after(LONG)).unwrap();
     }
@@ -107,22 +114,22 @@ fn where_nobody_can_tell_the_outcome_is_unknown_and_buffers_come_back_once_libzm
 
 /// The form without a function, which callers from other languages use.
 #[test]
-fn without_a_function_the_connection_tells_up_to_where_buffers_are_given_back() {
+fn without_a_function_the_connection_says_up_to_where_buffers_are_released() {
     let (engine, peer) = (Engine::new(), narrow_peer(1));
     let conn = engine.ready(peer.endpoint());
-    conn.wait_released(0, after(Duration::ZERO)).expect("nothing is lent");
+    conn.wait_released(0, after(Duration::ZERO)).expect("no buffer is in flight");
     let buffer = vec![7; 1 << 20];
     // SAFETY: the buffer is as old as the test's last wait.
-    let lend = |conn: &Arc<Connection>| unsafe { conn.send_owned(&[&raw const buffer[..]], None, after(LONG)) };
-    let first = lend(&conn).unwrap();
+    let send_owned = |conn: &Arc<Connection>| unsafe { conn.send_owned(&[&raw const buffer[..]], None, after(LONG)) };
+    let first = send_owned(&conn).unwrap();
     send(&conn, &[b"copied"], LONG).unwrap();
     conn.wait_released(0, after(LONG)).unwrap();
-    assert_eq!((first, conn.info().released), (1, 2), "a copied message has lent nothing");
+    assert_eq!((first, conn.info().released), (1, 2), "a copied message has no buffer in flight");
     refused(conn.wait_released(3, after(LONG)), Status::Invalid);
 
     peer.stop();
-    let second = lend(&conn).unwrap();
-    let third = lend(&conn).unwrap();
+    let second = send_owned(&conn).unwrap();
+    let third = send_owned(&conn).unwrap();
     let begun = Instant::now();
     refused(within(ms(2000), "a wait", || conn.wait_released(third, after(ms(100)))), Status::Timeout);
     assert!(begun.elapsed() >= ms(100));
@@ -139,36 +146,36 @@ fn without_a_function_the_connection_tells_up_to_where_buffers_are_given_back() 
 }
 
 #[test]
-fn a_message_that_was_refused_has_lent_nothing() {
-    let (engine, peer, lender) = (Engine::with(&[("send_hwm", "2")]), narrow_peer(1), Lender::new());
+fn a_refused_message_keeps_no_buffer() {
+    let (engine, peer, buffers) = (Engine::with(&[("send_hwm", "2")]), narrow_peer(1), Buffers::new());
     let conn = engine.ready(peer.endpoint());
     peer.stop();
     let full = engine.fill(&conn, LARGE);
-    refused(lender.send(&conn, frames(1), Duration::ZERO), Status::Timeout);
+    refused(buffers.send(&conn, frames(1), Duration::ZERO), Status::Timeout);
     let released = conn.info().released;
     assert_eq!(released, full);
     let waiting = {
         let conn = conn.clone();
         Waiting::one(move || {
-            let lender = Lender::new();
-            (lender.send(&conn, frames(2), LONG).map_err(|error| error.status), lender.told_so_far())
+            let buffers = Buffers::new();
+            (buffers.send(&conn, frames(2), LONG).map_err(|error| error.status), buffers.released_so_far())
         })
     };
     wait_waiting(&conn, 1, LONG);
     conn.disconnect().unwrap();
-    let (sent, told) = waiting.return_within(LONG, Instant::now()).remove(0);
-    assert_eq!((sent, told), (Err(Status::Disconnected), vec![]));
-    refused(lender.send(&conn, frames(3), LONG), Status::Disconnected);
-    refused(lender.send(&connection(conn.id()), vec![], LONG), Status::Disconnected);
+    let (sent, released) = waiting.return_within(LONG, Instant::now()).remove(0);
+    assert_eq!((sent, released), (Err(Status::Disconnected), vec![]));
+    refused(buffers.send(&conn, frames(3), LONG), Status::Disconnected);
+    refused(buffers.send(&connection(conn.id()), vec![], LONG), Status::Disconnected);
     let healthy = Peer::any();
     let other = engine.ready(healthy.endpoint());
-    refused(lender.send(&other, vec![], LONG), Status::Invalid);
-    assert_eq!(lender.told_so_far(), []);
+    refused(buffers.send(&other, vec![], LONG), Status::Invalid);
+    assert_eq!(buffers.released_so_far(), []);
 }
 
 /// A pipe that dies in the middle of a message: libzmq has taken some of its frames, and the caller gets all of them back.
 #[test]
-fn a_message_that_was_cut_by_its_peers_death_has_lent_nothing_once_the_call_returns() {
+fn a_message_cut_by_its_peers_death_keeps_no_buffer_once_the_call_returns() {
     const FRAMES: usize = 10_000;
     let engine = Engine::with(&[("send_hwm", "20"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let begun = Instant::now();
@@ -183,10 +190,10 @@ fn a_message_that_was_cut_by_its_peers_death_has_lent_nothing_once_the_call_retu
         let senders = [(); 3].map(|()| {
             let conn = conn.clone();
             std::thread::spawn(move || {
-                let lender = Lender::new();
+                let buffers = Buffers::new();
                 loop {
-                    if let Err(error) = lender.send(&conn, vec![vec![7; 40]; FRAMES], LONG) {
-                        break (error, lender);
+                    if let Err(error) = buffers.send(&conn, vec![vec![7; 40]; FRAMES], LONG) {
+                        break (error, buffers);
                     }
                 }
             })
@@ -195,13 +202,13 @@ fn a_message_that_was_cut_by_its_peers_death_has_lent_nothing_once_the_call_retu
         peer.kill();
         let ended = senders.map(|sender| sender.join().expect("a sender"));
         conn.wait_released(0, after(LONG)).unwrap();
-        let mut told = 0;
-        for (error, lender) in ended {
+        let mut released = 0;
+        for (error, buffers) in ended {
             assert_eq!(error.status, Status::PeerLost, "{error:?}");
             cut += u32::from(error.message.contains("within a message"));
-            told += lender.told_so_far().len() as u64;
+            released += buffers.released_so_far().len() as u64;
         }
-        assert_eq!(told, conn.info().accepted, "each accepted message is given back once, and no other");
+        assert_eq!(released, conn.info().accepted, "each accepted message is released once, and no other");
     }
     println!("{cut} messages were cut in {lives} lives");
 }
@@ -210,13 +217,13 @@ fn a_message_that_was_cut_by_its_peers_death_has_lent_nothing_once_the_call_retu
 fn large_buffers_arrive_whole_soak() {
     let sizes: &[usize] =
         if soak_time(ms(0)) > ms(0) { &[1, 1 << 20, 300 << 20, 1 << 30] } else { &[1, 1 << 20, 300 << 20] };
-    let (engine, peer, lender) =
-        (Engine::new(), Peer::with(PeerOptions { log: false, ..PeerOptions::default() }), Lender::new());
+    let (engine, peer, buffers) =
+        (Engine::new(), Peer::with(PeerOptions { log: false, ..PeerOptions::default() }), Buffers::new());
     let conn = engine.ready(peer.endpoint());
     for (count, size) in (1..).zip(sizes) {
         let before = peer.received().bytes;
-        lender.send(&conn, vec![vec![9; *size]], LONG).unwrap();
-        assert_eq!(lender.told().outcome, Outcome::Acknowledged);
+        buffers.send(&conn, vec![vec![9; *size]], LONG).unwrap();
+        assert_eq!(buffers.released().outcome, Outcome::Acknowledged);
         let received = peer.wait_received(count, LONG);
         assert_eq!(received.bytes - before, *size as u64);
     }

@@ -16,8 +16,8 @@ use crate::tagged::{Tag, check_whole_and_in_order};
 
 const LONG: Duration = Duration::from_secs(20);
 
-/// What the senders of one connection were told was accepted.
-type Accepted = Mutex<BTreeMap<u64, u64>>;
+/// By connection and thread: how many messages were accepted.
+type Accepted = Mutex<BTreeMap<(u64, u64), u64>>;
 
 /// Sends to whatever life there is, until it is told to stop.
 fn sender(engine: &Engine, endpoint: &str, thread: u64, stop: &AtomicBool, accepted: &Accepted) {
@@ -31,7 +31,7 @@ fn sender(engine: &Engine, endpoint: &str, thread: u64, stop: &AtomicBool, accep
                 continue;
             }
         };
-        let mut number = accepted.lock().expect("no panic").get(&(conn.id().0 * 100 + thread)).copied().unwrap_or(0);
+        let mut number = accepted.lock().expect("no panic").get(&(conn.id().0, thread)).copied().unwrap_or(0);
         while !stop.load(Ordering::Relaxed) {
             let result = Tag { conn: conn.id().0, thread, number }.send(&conn, 12, 2000, ms(500));
             match status_of(&result) {
@@ -41,7 +41,7 @@ fn sender(engine: &Engine, endpoint: &str, thread: u64, stop: &AtomicBool, accep
                 _ => panic!("{result:?}"),
             }
         }
-        accepted.lock().expect("no panic").insert(conn.id().0 * 100 + thread, number);
+        accepted.lock().expect("no panic").insert((conn.id().0, thread), number);
     }
 }
 
@@ -74,8 +74,8 @@ fn no_life_gets_a_cut_message_or_one_of_another_life_stress() {
         }
         stop.store(true, Ordering::Relaxed);
     });
-    let accepted: BTreeMap<u64, u64> = accepted.into_inner().expect("no panic");
-    let accepted_on = |conn: u64| -> u64 { accepted.range(conn * 100..(conn + 1) * 100).map(|(_, count)| count).sum() };
+    let accepted: BTreeMap<(u64, u64), u64> = accepted.into_inner().expect("no panic");
+    let accepted_on = |conn: u64| -> u64 { accepted.range((conn, 0)..(conn + 1, 0)).map(|(_, count)| count).sum() };
     assert!(lives.len() >= 5, "{} lives", lives.len());
 
     // The last life is not killed: all that was accepted for it arrives.

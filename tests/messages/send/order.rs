@@ -161,7 +161,8 @@ fn a_thundering_start_loses_and_doubles_nothing() {
                         let result = tag.send(conn, 2, 40, ms(attempt % 3));
                         match status_of(&result) {
                             Status::Ok => accepted += 1,
-                            Status::Timeout => {}
+                            // STALLED: it has been connecting for longer than this send would wait.
+                            Status::Timeout | Status::Stalled => {}
                             _ => panic!("{result:?}"),
                         }
                     }

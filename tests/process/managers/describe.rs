@@ -67,28 +67,33 @@ fn the_description_names_states_nodes_fences_backoff_and_last_errors() {
     wait_ended(&gone, LONG);
     engine.disconnect_endpoint("tcp://127.0.0.1:12").expect("fenced");
 
-    let text = within(ms(100), "describing", || engine.describe());
+    let whole = within(ms(100), "describing", || engine.describe());
+    // The lost connection and the failed node, at the end.
+    let losses = whole.find("  lost ").expect("losses");
+    assert_eq!(whole[losses..].lines().filter(|line| line.starts_with("  lost ")).count(), 2, "{whole}");
+    let text = &whole[..losses];
     // Connected or registered: ready, 10, stuck, mute. Known: also 11, 12, refusing, lost. Events: three and an
     // OVERFLOW.
-    assert_has(line(&text, "manager "), &[&format!("manager {}", engine.id()), "4 endpoints in use, 8 known"]);
-    assert_has(line(&text, "manager "), &["4 events wait", "were lost", "1 failure reports wait"]);
+    assert_has(line(text, "manager "), &[&format!("manager {}", engine.id()), "4 endpoints in use, 8 known"]);
+    assert_has(line(text, "manager "), &["4 events wait", "were lost", "1 failure reports wait"]);
     let parts = [&format!("life {node}"), "2 endpoints", "12 requests", "1 unhealthy reports in a row"];
-    assert_has(line(&text, r#"prefill \"0\"\n"#), &parts.map(|part| part as &str));
+    assert_has(line(text, r#"prefill \"0\"\n"#), &parts.map(|part| part as &str));
     let parts = [&format!("connection {} READY for ", conn.id()), "1 accepted, 1 acknowledged, 0 threads waiting"];
-    assert_has(line(&text, &canonical(ready.endpoint())), &parts.map(|part| part as &str));
-    let stalled = line(&text, &canonical(stuck.endpoint()));
+    assert_has(line(text, &canonical(ready.endpoint())), &parts.map(|part| part as &str));
+    let stalled = line(text, &canonical(stuck.endpoint()));
     assert_has(stalled, &["READY", "2 threads waiting", "STALLED", &format!("{} accepted", full.info().accepted)]);
     let parts = [&format!("connection {} CONNECTING for ", dialling.id()), "0 accepted"];
-    assert_has(line(&text, &mute.endpoint()), &parts.map(|part| part as &str));
-    let failed_dial = line(&text, &refusing.endpoint());
+    assert_has(line(text, &mute.endpoint()), &parts.map(|part| part as &str));
+    let failed_dial = line(text, &refusing.endpoint());
     assert_has(failed_dial, &["not connected", "1 failed dials in a row", "refused", "next one in 4"]);
-    assert_has(line(&text, &canonical(lost.endpoint())), &["not connected", "the peer is gone"]);
-    let fence = line(&text, "tcp://127.0.0.1:11:");
+    assert_has(line(text, &canonical(lost.endpoint())), &["not connected", "the peer is gone"]);
+    let fence = line(text, "tcp://127.0.0.1:11:");
     assert_has(fence, &["not connected", "decode", "xid 79", "kvconn_node_add_endpoints"]);
-    assert_has(line(&text, "tcp://127.0.0.1:12:"), &["not connected", "kvconn_disconnect_endpoint", "lifts it"]);
-    assert_has(line(&text, "tcp://127.0.0.1:10:"), &["not connected"]);
-    assert!(!line(&text, "tcp://127.0.0.1:10:").contains(';'), "{text}");
-    assert_eq!(text.lines().count(), 1 + 1 + 8, "{text}");
+    assert_has(line(text, "tcp://127.0.0.1:12:"), &["not connected", "kvconn_disconnect_endpoint", "lifts it"]);
+    assert_has(line(text, "tcp://127.0.0.1:10:"), &["not connected"]);
+    assert!(!line(text, "tcp://127.0.0.1:10:").contains(';'), "{text}");
+    let settings = text.lines().filter(|line| line.starts_with("  settings ")).count();
+    assert_eq!((settings, text.lines().count()), (2, 1 + settings + 1 + 8), "{text}");
     full.disconnect().expect("ended");
     senders.return_within(LONG, Instant::now());
 }

@@ -26,7 +26,7 @@ fn counters_never_go_back_while_peers_flap_and_threads_scrape_stress() {
     engine.node("n", &endpoints);
     let (stop, accepted, scrapes) = (AtomicBool::new(false), AtomicU64::new(0), AtomicU64::new(0));
     let running = || !stop.load(Ordering::Relaxed);
-    // The text of the last scrape that has ended, whoever's it was.
+    // The text of the last scrape that has ended, on any thread.
     let last = Mutex::new(Arc::new(Metrics::of(&engine)));
     std::thread::scope(|scope| {
         let stopping = SetOnDrop(&stop);

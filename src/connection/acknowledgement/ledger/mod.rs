@@ -1,8 +1,8 @@
-//! Which messages the peer's kernel has: sequence numbers against the bytes it has acknowledged.
+//! Which messages the peer's kernel has: maps acknowledged bytes to sequence numbers.
 //!
-//! ZMTP puts a message on the wire as its frames and nothing else, each with a header whose size its length tells.
-//! So the wire position of every message's end is known when it is accepted, and TCP tells how far the peer's kernel
-//! has acknowledged. Pure: it is told what was accepted and what the kernel says.
+//! ZMTP puts a message on the wire as its frames and nothing else. The size of each frame's header follows from the frame's
+//! length. So the wire position of every message's end is known when it is accepted, and TCP reports how far the peer's
+//! kernel has acknowledged. Pure: it makes no system call; its inputs are the accepted messages and the kernel's counters.
 
 #[cfg(test)]
 mod tests;
@@ -10,54 +10,55 @@ mod tests;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bytes we send before the first message: 1 for the SYN, which TCP counts as a byte, 64 of greeting, and the
-/// handshake. Constants of libzmq's ZMTP 3 for a PUSH socket without an identity: never measured at READY, for that
-/// comes before our last handshake command is written.
+/// Bytes that we send before the first message: 1 for the SYN, which TCP counts as a byte, 64 of greeting, and the
+/// handshake. These are constants of libzmq's ZMTP 3 for a PUSH socket without an identity. They are not measured at READY,
+/// because READY comes before our last handshake command is written.
 const SENT_BEFORE_NULL: u64 = 93;
 const SENT_BEFORE_CURVE: u64 = 553;
-/// The most that a libzmq PULL socket sends in the handshake: what it has sent beyond that when we first look, it may
-/// have sent as a PING, and we answered with a PONG.
+/// The most that a libzmq PULL socket sends in the handshake. Bytes beyond that at the first update may be a PING,
+/// which we answered with a PONG.
 const RECEIVED_BEFORE_NULL: u64 = 92;
 const RECEIVED_BEFORE_CURVE: u64 = 286;
 
-/// A PING: its name and two bytes of TTL. A context may follow, which libzmq has none of; the PONG gives back its first
-/// 16 bytes.
+/// The body of a PING: its name and two bytes of TTL. A context may follow, which libzmq never sends. The PONG returns the
+/// context's first 16 bytes.
 const PING: u64 = 7;
 const LONGEST_CONTEXT: u64 = 16;
-/// How long and at how many looks in a row the same must be found before it counts as rest. Long beside what libzmq's thread
-/// can be late on a loaded machine; and a process that was stopped between two looks has not had that time.
+/// How long, and for how many checks in a row, the same bytes must be missing before the connection counts as at rest. The
+/// time is long compared with delays of libzmq's thread on a loaded machine. The count covers a process that was stopped
+/// between two checks: its libzmq thread did not have that time.
 const REST: Duration = Duration::from_secs(2);
-const LOOKS_AT_REST: u32 = 5;
+const CHECKS_AT_REST: u32 = 5;
 
-/// When the list of lengths is first shortened, in bytes.
+/// The size at which the list of lengths is first shortened, in bytes.
 const TRIM_FIRST: usize = 64 * 1024;
 
-/// How messages look on the wire.
+/// How messages are encoded on the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mechanism {
     /// Plain.
     Null,
-    /// Encrypted: every frame grows, and is itself the body of a command.
+    /// Encrypted: every frame grows and becomes the body of a command.
     Curve,
 }
 
 impl Mechanism {
-    /// What a libzmq peer's PING takes on the wire. The PONG to it takes two bytes less.
+    /// Bytes on the wire of a libzmq peer's PING. The PONG to it takes two bytes less.
     fn ping(self) -> u64 {
         self.frame(PING)
     }
 
-    /// What a PING takes to which our PONG is the longest.
+    /// Bytes on the wire of the longest PING whose context the PONG returns whole.
     fn longest_ping(self) -> u64 {
         self.frame(PING + LONGEST_CONTEXT)
     }
 
-    /// What our PONG takes.
+    /// Bytes on the wire of our PONG to a libzmq peer.
     fn pong(self) -> u64 {
         self.ping() - 2
     }
 
-    /// Bytes on the wire of a frame with so many bytes.
+    /// Bytes on the wire of a frame of `bytes` bytes.
     pub(crate) fn frame(self, bytes: u64) -> u64 {
         /// Command name, nonce, authenticator and flags around every encrypted frame.
         const CURVE: u64 = 33;
@@ -65,67 +66,67 @@ impl Mechanism {
             Mechanism::Null => bytes,
             Mechanism::Curve => bytes + CURVE,
         };
-        // A flags byte, and the length in one byte or in eight.
+        // One flags byte, and the length in one byte or in eight.
         body + if body <= 255 { 2 } else { 9 }
     }
 }
 
-/// What the kernel says about a TCP connection.
+/// What the kernel reports about a TCP connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counters {
-    /// Bytes of ours that the peer's kernel has acknowledged.
+    /// Our bytes that the peer's kernel has acknowledged.
     pub(crate) acked: u64,
-    /// Bytes of the peer's that ours has received.
+    /// The peer's bytes that our kernel has received.
     pub(crate) received: u64,
 }
 
-/// The account of one connection.
+/// The ledger of one connection.
 #[derive(Debug)]
 pub(crate) struct Ledger {
     mechanism: Mechanism,
-    /// What the peer had sent before it could have sent a PING.
+    /// Bytes that the peer had sent before it could have sent a PING.
     received_before: u64,
-    /// As far as it was seen, what it sent since are PINGs of libzmq's kind, and what they draw from us is known.
+    /// So far, everything that the peer sent since then looks like libzmq's PINGs. Then our answers are known exactly.
     plain_pings: bool,
     /// Messages accepted, and their bytes on the wire.
     accepted: u64,
     accepted_bytes: u64,
-    /// Messages acknowledged whole, and the wire position of the last one's end.
+    /// Messages acknowledged whole, and the wire position of the end of the last one.
     acked: u64,
     acked_bytes: u64,
-    /// How far the kernel has acknowledged, PONGs taken off: the most that was ever seen.
+    /// The highest position that was seen acknowledged, with PONGs subtracted.
     seen_bytes: u64,
-    /// So many bytes of messages, and with the PONGs among them at most so many in all, were once with our kernel.
+    /// Our kernel once had this many bytes of messages (first number), with at most this many bytes in all, PONGs included.
     written: (u64, u64),
-    /// Bytes of PONG that were taken off and that libzmq has never sent.
+    /// Bytes of PONGs that were subtracted although libzmq never sent them.
     never_sent: u64,
     at_rest: Option<Rest>,
-    /// Lengths of the messages from `acked` on, each as a varint: at most half a percent of what is on the way for
-    /// messages of some hundred bytes, and at most half of it for empty ones.
+    /// Lengths of the messages after `acked`, each as a varint. At most half a percent of what is in flight for messages
+    /// of some hundred bytes, and at most half of it for empty ones.
     lengths: VecDeque<u8>,
-    /// The list's length at which the kernel is asked, to shorten it.
+    /// The list's size at which the kernel is asked, to shorten it.
     trim_at: usize,
 }
 
-/// Nothing was accepted since, and at least so much was missing at every look.
+/// A time during which nothing was accepted and at least `least` bytes were missing at every check.
 #[derive(Clone, Copy, Debug)]
 struct Rest {
     accepted: u64,
-    /// What the kernel had been given.
+    /// Bytes that the kernel had been given.
     written: u64,
     least: u64,
     since: Instant,
-    looks: u32,
+    checks: u32,
 }
 
 impl Ledger {
-    /// An account that begins at READY, when the peer had sent so many bytes.
+    /// A ledger that begins at READY, when `received` bytes of the peer's had come.
     pub(crate) fn new(mechanism: Mechanism, received: u64) -> Ledger {
         let usual = match mechanism {
             Mechanism::Null => RECEIVED_BEFORE_NULL,
             Mechanism::Curve => RECEIVED_BEFORE_CURVE,
         };
-        // A PING may be among them already; what is no whole number of PINGs is another stack's longer handshake.
+        // They may include PINGs. If the excess is not a whole number of PINGs, it is another implementation's longer handshake.
         let pings = received >= usual && (received - usual).is_multiple_of(mechanism.ping());
         Ledger {
             mechanism,
@@ -144,7 +145,7 @@ impl Ledger {
         }
     }
 
-    /// A message was accepted, so long on the wire. Returns its sequence.
+    /// A message was accepted that takes this many bytes on the wire. Returns its sequence.
     pub(crate) fn accept(&mut self, wire_bytes: u64) -> u64 {
         let mut rest = wire_bytes;
         while rest >= 0x80 {
@@ -157,8 +158,8 @@ impl Ledger {
         self.accepted
     }
 
-    /// Whether the list has grown so long that the kernel should be asked. Says so once for each doubling, so that
-    /// asking costs nothing beside the messages.
+    /// Whether the list has grown so long that the kernel should be asked. True once for each doubling, so the cost is
+    /// negligible beside the messages.
     pub(crate) fn wants_trimming(&mut self) -> bool {
         let wants = self.lengths.len() >= self.trim_at;
         if wants {
@@ -167,7 +168,7 @@ impl Ledger {
         wants
     }
 
-    /// Bytes that came before the first message.
+    /// Bytes that we sent before the first message.
     fn sent_before(&self) -> u64 {
         match self.mechanism {
             Mechanism::Null => SENT_BEFORE_NULL,
@@ -175,9 +176,9 @@ impl Ledger {
         }
     }
 
-    /// Takes in how much our kernel was given, when so many bytes were received. A PONG that is always on the way, because
-    /// the next PING comes before its acknowledgement, hides the last message's; but once everything is with the kernel,
-    /// later PONGs come behind it.
+    /// Records how many bytes our kernel was given when `received` bytes had come. If each next PING comes before the
+    /// acknowledgement of the last PONG, a PONG is always in flight and would hide the last message's acknowledgement. But once
+    /// our kernel has everything, later PONGs come behind the message.
     pub(crate) fn written(&mut self, written: u64, received: u64) {
         let written = written.saturating_sub(self.sent_before());
         let most = self.accepted_bytes + self.pongs(received.saturating_sub(self.received_before), written);
@@ -186,21 +187,21 @@ impl Ledger {
         }
     }
 
-    /// Takes in what the kernel says; true when it has acknowledged more than before.
+    /// Records what the kernel reports. Returns true if it has acknowledged more than before.
     pub(crate) fn observe(&mut self, counters: Counters) -> bool {
         let sent = counters.acked.saturating_sub(self.sent_before());
         let pongs = self.pongs(counters.received.saturating_sub(self.received_before), sent);
-        // A FIN of ours counts as one more byte: cut to what was accepted.
-        let mut event = sent.saturating_sub(pongs).min(self.accepted_bytes);
+        // Our FIN counts as one more byte: limit to what was accepted.
+        let mut position = sent.saturating_sub(pongs).min(self.accepted_bytes);
         if sent >= self.written.1 {
-            event = event.max(self.written.0);
+            position = position.max(self.written.0);
         }
-        if event <= self.seen_bytes {
+        if position <= self.seen_bytes {
             return false;
         }
-        self.seen_bytes = event;
+        self.seen_bytes = position;
         while let Some((length, size)) = self.front() {
-            if self.acked_bytes + length > event {
+            if self.acked_bytes + length > position {
                 break;
             }
             self.lengths.drain(..size);
@@ -211,32 +212,33 @@ impl Ledger {
         true
     }
 
-    /// Whether the peer has sent anything that it may have had answers to.
+    /// Whether the peer has sent anything that we may have answered.
     pub(crate) fn has_pings(&self, received: u64) -> bool {
         received > self.received_before + 1
     }
 
-    /// Takes in what was found at a look, one of the watcher's, which leave libzmq time to hand our kernel what it has: so many
-    /// bytes were given to the kernel. True when something is found out: what is written is to be taken in again.
+    /// Records one check of the watcher's: `written` bytes were given to the kernel. The watcher's checks are far enough apart
+    /// for libzmq to hand what it has to our kernel. Returns true if missing PONGs were found. Then `written` must be recorded
+    /// again.
     ///
-    /// libzmq answers several PINGs with one PONG when it cannot write meanwhile. So where something is missing all the time
-    /// when everything could have been written long ago, and as much as some PONGs, then it is these that were never sent. It
-    /// could be written when all that the kernel had at the beginning was acknowledged since: then the kernel has told libzmq
-    /// that there is room.
-    pub(crate) fn rests(&mut self, counters: Counters, written: u64, now: Instant) -> bool {
+    /// libzmq answers several PINGs with one PONG if it cannot write in between. So some PONGs that the ledger subtracts were
+    /// never sent. They are found as follows: bytes are missing at every check, although everything could have been written
+    /// long ago, and they are as many as a whole number of PONGs. Everything could have been written if all that the kernel had
+    /// at the beginning was acknowledged since: then the kernel has signalled room to libzmq.
+    pub(crate) fn check_rest(&mut self, counters: Counters, written: u64, now: Instant) -> bool {
         let written = written.saturating_sub(self.sent_before());
         let pongs = self.pongs(counters.received.saturating_sub(self.received_before), written);
         let missing = (self.accepted_bytes + pongs).saturating_sub(written);
-        let begins = Rest { accepted: self.accepted_bytes, written, least: missing, since: now, looks: 0 };
+        let begins = Rest { accepted: self.accepted_bytes, written, least: missing, since: now, checks: 0 };
         let rest = self.at_rest.get_or_insert(begins);
-        // A PONG that is being made is missing at one look, and not at the next. But what becomes less is being written.
+        // A PONG that is just being made is missing at one check and not at the next. But if less is missing, libzmq is writing.
         if rest.accepted != begins.accepted || missing < rest.least {
             *rest = begins;
         }
-        rest.looks += 1;
+        rest.checks += 1;
         let rest = *rest;
         let acked = counters.acked.saturating_sub(self.sent_before());
-        if rest.looks < LOOKS_AT_REST || now.duration_since(rest.since) < REST || acked < rest.written {
+        if rest.checks < CHECKS_AT_REST || now.duration_since(rest.since) < REST || acked < rest.written {
             return false;
         }
         self.at_rest = None;
@@ -248,16 +250,17 @@ impl Ledger {
         found
     }
 
-    /// How many bytes of PONG we answered to what the peer sent beyond its handshake, of which its FIN counts as one byte,
-    /// when so many bytes of ours have come behind our handshake. Exact for libzmq's PINGs. A peer that was seen to send
-    /// anything else is not trusted again: at the most it can have drawn as much as with the longest contexts.
+    /// How many bytes of PONGs we sent as answers to `extra` bytes that the peer sent beyond its handshake, when `sent` bytes of
+    /// ours have followed our handshake. The peer's FIN counts as one extra byte. Exact for libzmq's PINGs. A peer that once
+    /// sent anything else is not trusted again: then the result is the upper bound, PINGs with the longest contexts.
     ///
-    /// Nothing tells PINGs with a context from libzmq's when they came between two looks, add up to libzmq's, and libzmq has
-    /// not written all that was accepted. Until they are found out, less than a sixth of their bytes is taken for ours.
+    /// PINGs with a context look like libzmq's if they came between two updates, their bytes add up to whole libzmq PINGs, and
+    /// libzmq has not written everything that was accepted. Until they are detected, less than a sixth of their bytes is
+    /// taken for ours.
     fn pongs(&mut self, extra: u64, sent: u64) -> u64 {
         let (ping, pong) = (self.mechanism.ping(), self.mechanism.pong());
         let plain = (extra / ping * pong).saturating_sub(self.never_sent);
-        // More than messages and these PONGs: there were longer ones.
+        // More than the messages and these PONGs: there were longer PONGs.
         if self.plain_pings && (extra % ping > 1 || sent > self.accepted_bytes + plain) {
             self.plain_pings = false;
             self.written = (0, 0);
@@ -269,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// The oldest length, and how many bytes of the ring it takes.
+    /// The oldest length, and how many bytes of the list it takes.
     fn front(&self) -> Option<(u64, usize)> {
         let (mut length, mut shift) = (0, 0);
         for (place, byte) in self.lengths.iter().enumerate() {
@@ -282,13 +285,13 @@ impl Ledger {
         None
     }
 
-    /// The last message that the peer's kernel has whole, as far as it was looked at.
+    /// The last message that the peer's kernel has whole, as of the last update.
     pub(crate) fn acknowledged(&self) -> u64 {
         self.acked
     }
 
     /// Bytes accepted and not known to be acknowledged.
-    pub(crate) fn bytes_on_the_way(&self) -> u64 {
+    pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.accepted_bytes - self.seen_bytes
     }
 }

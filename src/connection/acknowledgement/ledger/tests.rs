@@ -1,4 +1,4 @@
-//! The account against plain ones.
+//! The ledger against simple models.
 
 use super::*;
 use proptest::prelude::*;
@@ -16,7 +16,7 @@ fn frames_have_headers_of_two_or_nine_bytes() {
 }
 
 #[test]
-fn nothing_is_acknowledged_before_its_last_byte() {
+fn a_message_is_acknowledged_only_with_its_last_byte() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     ledger.accept(10);
     ledger.accept(300);
@@ -28,7 +28,7 @@ fn nothing_is_acknowledged_before_its_last_byte() {
 }
 
 #[test]
-fn encrypted_pongs_are_taken_off_as_well() {
+fn encrypted_pongs_are_subtracted_too() {
     let mut ledger = Ledger::new(Mechanism::Curve, RECEIVED_BEFORE_CURVE);
     ledger.accept(100);
     let received = RECEIVED_BEFORE_CURVE + 7 * 42;
@@ -39,7 +39,7 @@ fn encrypted_pongs_are_taken_off_as_well() {
 }
 
 #[test]
-fn the_peers_fin_is_no_ping() {
+fn the_peers_fin_is_not_taken_for_a_ping() {
     for mechanism in [Mechanism::Null, Mechanism::Curve] {
         let mut ledger = Ledger::new(mechanism, 0);
         ledger.accept(10);
@@ -50,7 +50,7 @@ fn the_peers_fin_is_no_ping() {
 }
 
 #[test]
-fn a_longer_handshake_of_another_stack_is_not_taken_for_pings() {
+fn a_longer_handshake_is_not_taken_for_pings() {
     let mut ledger = Ledger::new(Mechanism::Null, 120);
     ledger.accept(10);
     ledger.observe(Counters { acked: SENT_BEFORE_NULL + 10, received: 120 });
@@ -58,7 +58,7 @@ fn a_longer_handshake_of_another_stack_is_not_taken_for_pings() {
 }
 
 #[test]
-fn it_asks_to_be_trimmed_at_every_doubling() {
+fn it_asks_to_be_trimmed_once_per_doubling() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     let asked = (0..TRIM_FIRST * 8).filter(|_| {
         ledger.accept(3);
@@ -68,10 +68,10 @@ fn it_asks_to_be_trimmed_at_every_doubling() {
 }
 
 #[test]
-fn pongs_are_taken_off() {
+fn pongs_are_subtracted() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     ledger.accept(100);
-    // Eleven PINGs came and eleven PONGs went, and 23 bytes of the message are still on the way.
+    // Eleven PINGs came and eleven PONGs went. 23 bytes of the message are still in flight.
     let received = RECEIVED_BEFORE_NULL + 11 * 9;
     ledger.observe(Counters { acked: SENT_BEFORE_NULL + 77 + 77, received });
     assert_eq!(ledger.acknowledged(), 0);
@@ -79,9 +79,9 @@ fn pongs_are_taken_off() {
     assert_eq!(ledger.acknowledged(), 1);
 }
 
-/// Nine PINGs with the longest context take as many bytes as 25 of libzmq's, and draw more.
+/// Nine PINGs with the longest context take as many bytes as 25 of libzmq's, and their PONGs take more.
 #[test]
-fn pings_with_a_context_that_add_up_to_libzmqs_are_found_out_at_rest() {
+fn pings_with_a_context_that_add_up_to_libzmqs_are_detected() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     let (pings, pongs) = (9 * 25, 9 * 23);
     ledger.observe(Counters { acked: SENT_BEFORE_NULL + pongs, received: RECEIVED_BEFORE_NULL + pings });
@@ -95,7 +95,7 @@ fn pings_with_a_context_that_add_up_to_libzmqs_are_found_out_at_rest() {
 }
 
 #[test]
-fn a_pong_that_is_always_on_the_way_hides_no_message() {
+fn a_pong_that_is_always_in_flight_hides_no_message() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     ledger.accept(100);
     let mut look = |written: u64, acked: u64, pings: u64| {
@@ -104,17 +104,17 @@ fn a_pong_that_is_always_on_the_way_hides_no_message() {
         ledger.observe(Counters { acked: SENT_BEFORE_NULL + acked, received });
         ledger.acknowledged()
     };
-    // One PING was received, and its PONG may have been written before the message was.
+    // One PING was received. Its PONG may have been written before the message.
     assert_eq!(look(7, 0, 1), 0);
     assert_eq!(look(106, 99, 1), 0);
-    // Now all is written. The second PONG comes behind it, the third too.
+    // Now everything is written. The second and the third PONG come behind the message.
     assert_eq!(look(107, 100, 1), 0);
     assert_eq!(look(114, 106, 2), 0);
     assert_eq!(look(121, 107, 3), 1);
 }
 
 #[test]
-fn a_peer_whose_pings_were_seen_to_have_contexts_is_not_trusted_again() {
+fn a_peer_that_once_sent_a_context_is_not_trusted_again() {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     ledger.accept(100);
     for pings in [1, 2, 9, 18] {
@@ -124,21 +124,21 @@ fn a_peer_whose_pings_were_seen_to_have_contexts_is_not_trusted_again() {
     }
 }
 
-/// Five PINGs came, and two PONGs went: libzmq could not write for a while.
+/// Five PINGs came and two PONGs went, because libzmq could not write for a while.
 fn behind_by_three_pongs() -> (Ledger, Counters) {
     let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
     ledger.accept(100);
     let counters = Counters { acked: SENT_BEFORE_NULL + 100 + 2 * 7, received: RECEIVED_BEFORE_NULL + 5 * 9 };
     ledger.observe(counters);
-    assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (0, 3 * 7));
+    assert_eq!((ledger.acknowledged(), ledger.bytes_in_flight()), (0, 3 * 7));
     (ledger, counters)
 }
 
-/// Five looks, so many milliseconds apart, at a kernel that has sent what it was given.
+/// Five checks, `apart` milliseconds apart, of a kernel that has sent everything it was given.
 fn looks(ledger: &mut Ledger, counters: Counters, apart: u64) -> [bool; 5] {
     let begun = Instant::now();
     [0, 1, 2, 3, 4].map(|look| {
-        let found = ledger.rests(counters, counters.acked, begun + Duration::from_millis(look * apart));
+        let found = ledger.check_rest(counters, counters.acked, begun + Duration::from_millis(look * apart));
         ledger.written(counters.acked, counters.received);
         ledger.observe(counters);
         found
@@ -146,29 +146,29 @@ fn looks(ledger: &mut Ledger, counters: Counters, apart: u64) -> [bool; 5] {
 }
 
 #[test]
-fn pongs_that_were_never_sent_are_found_out_at_rest() {
+fn pongs_that_were_never_sent_are_detected_at_rest() {
     let (mut ledger, counters) = behind_by_three_pongs();
     assert_eq!(looks(&mut ledger, counters, 500), [false, false, false, false, true]);
-    assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 0));
-    // The next are answered each, and the next message is not taken for what is missing.
+    assert_eq!((ledger.acknowledged(), ledger.bytes_in_flight()), (1, 0));
+    // Later PINGs are answered one by one. The next message is not taken for missing PONGs.
     ledger.accept(21);
     let counters = Counters { acked: counters.acked + 7, received: counters.received + 9 };
     ledger.observe(counters);
-    assert_eq!((ledger.acknowledged(), ledger.bytes_on_the_way()), (1, 21));
+    assert_eq!((ledger.acknowledged(), ledger.bytes_in_flight()), (1, 21));
     ledger.observe(Counters { acked: counters.acked + 21, ..counters });
     assert_eq!(ledger.acknowledged(), 2);
 }
 
-/// PINGs go on meanwhile; a PONG to the last is not written yet at some looks, nor acknowledged at any.
+/// PINGs keep coming. The PONG to the last one is not written yet at some checks, and not acknowledged at any.
 #[test]
-fn pongs_that_were_never_sent_are_found_out_beside_others() {
+fn pongs_that_were_never_sent_are_detected_while_pings_go_on() {
     let (mut ledger, counters) = behind_by_three_pongs();
     let begun = Instant::now();
     for look in 1..=6 {
         let received = counters.received + look * 9;
         let written = counters.acked + (look - look % 2) * 7;
         let counters = Counters { acked: written - 7, received };
-        let found = ledger.rests(counters, written, begun + Duration::from_millis(look * 600));
+        let found = ledger.check_rest(counters, written, begun + Duration::from_millis(look * 600));
         assert_eq!(found, look == 6);
         ledger.written(written, received);
         ledger.observe(counters);
@@ -181,21 +181,21 @@ fn pongs_that_were_never_sent_are_found_out_beside_others() {
     assert_eq!(ledger.acknowledged(), 1);
 }
 
-/// A network that is cut, say: libzmq may hold more, which the kernel has no room for.
+/// For example when the network is cut: libzmq may hold more than the kernel has room for.
 #[test]
-fn it_is_no_rest_while_the_kernel_waits_for_acknowledgements() {
+fn waiting_for_acknowledgements_is_not_rest() {
     let (mut ledger, counters) = behind_by_three_pongs();
     ledger.accept(50);
     let begun = Instant::now();
     for look in 0..100 {
         let written = counters.acked + 22;
-        assert!(!ledger.rests(counters, written, begun + Duration::from_millis(look * 100)));
+        assert!(!ledger.check_rest(counters, written, begun + Duration::from_millis(look * 100)));
     }
     assert_eq!(ledger.acknowledged(), 0);
 }
 
 #[test]
-fn it_is_no_rest_while_anything_changes() {
+fn a_changing_connection_is_not_at_rest() {
     let (mut ledger, counters) = behind_by_three_pongs();
     assert_eq!(looks(&mut ledger, counters, 490), [false; 5], "not long enough");
     // One of the three PONGs is written after all.
@@ -205,7 +205,7 @@ fn it_is_no_rest_while_anything_changes() {
     assert_eq!(looks(&mut ledger, counters, 500), [false, false, false, false, true]);
     assert_eq!(ledger.acknowledged(), 2, "the kernel has nothing left to send");
 
-    // More is missing than all PONGs, or no whole number of them: a message is on its way.
+    // More bytes are missing than all PONGs have, or not a whole number of PONGs: a message is in flight.
     for (accepted, acked) in [(136, 100), (100, 95)] {
         let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
         ledger.accept(accepted);
@@ -217,15 +217,15 @@ fn it_is_no_rest_while_anything_changes() {
 }
 
 proptest! {
-    /// A stream as libzmq and the kernel make it, PONGs anywhere between the messages.
+    /// A stream as libzmq and the kernel make it, with PONGs anywhere between the messages.
     #[test]
-    fn what_is_known_of_what_was_written_makes_no_count_too_high(
+    fn recording_written_bytes_makes_no_count_too_high(
         steps in proptest::collection::vec((0u8..5, 0u64..100), 1..80),
     ) {
         let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
-        // What libzmq holds, what it wrote (is it of a message?), and how far that was acknowledged.
+        // Bytes that libzmq holds, bytes that it wrote (true: of a message), and how many were acknowledged.
         let (mut pings, mut owed, mut pending, mut written, mut acked) = (0, 0, 0, Vec::new(), 0);
-        let look = |ledger: &mut Ledger, pings: u64, written: &[bool], acked: usize| {
+        let update = |ledger: &mut Ledger, pings: u64, written: &[bool], acked: usize| {
             let received = RECEIVED_BEFORE_NULL + pings * 9;
             ledger.written(SENT_BEFORE_NULL + written.len() as u64, received);
             ledger.observe(Counters { acked: SENT_BEFORE_NULL + acked as u64, received });
@@ -249,17 +249,17 @@ proptest! {
                 }
                 _ => acked = written.len().min(acked + bytes as usize),
             }
-            let of_messages = look(&mut ledger, pings, &written, acked);
+            let of_messages = update(&mut ledger, pings, &written, acked);
             prop_assert!(ledger.seen_bytes <= of_messages);
         }
         written.extend((0..pending).map(|_| true));
         written.extend((0..owed * 7).map(|_| false));
-        look(&mut ledger, pings, &written, written.len());
+        update(&mut ledger, pings, &written, written.len());
         prop_assert_eq!(ledger.acknowledged(), ledger.accepted);
     }
 
     #[test]
-    fn a_peer_that_is_not_trusted_makes_no_count_too_high(
+    fn an_untrusted_peer_makes_no_count_too_high(
         curve: bool,
         steps in proptest::collection::vec((0u64..300, 0u64..100, 0u64..9), 1..100),
     ) {
@@ -268,7 +268,7 @@ proptest! {
             true => (Mechanism::Curve, SENT_BEFORE_CURVE, RECEIVED_BEFORE_CURVE),
         };
         let mut ledger = Ledger::new(mechanism, before);
-        // A context of one byte gives it away.
+        // A PING with a context of one byte makes the peer untrusted.
         let mut pings = mechanism.frame(PING + 1);
         let mut pongs = pings - 2;
         ledger.observe(Counters { acked: base + pongs, received: before + pings });
@@ -285,7 +285,7 @@ proptest! {
     }
 
     #[test]
-    fn it_agrees_with_the_plain_account(
+    fn it_agrees_with_a_simple_list_of_ends(
         steps in proptest::collection::vec((0u64..70_000, 0u64..=100), 1..200),
     ) {
         let mut ledger = Ledger::new(Mechanism::Null, RECEIVED_BEFORE_NULL);
@@ -300,7 +300,7 @@ proptest! {
             ledger.observe(Counters { acked: SENT_BEFORE_NULL + acked, received: RECEIVED_BEFORE_NULL });
             let plain = ends.iter().filter(|end| **end <= ledger.seen_bytes).count() as u64;
             prop_assert_eq!(ledger.acknowledged(), plain);
-            prop_assert_eq!(ledger.bytes_on_the_way(), end - ledger.seen_bytes);
+            prop_assert_eq!(ledger.bytes_in_flight(), end - ledger.seen_bytes);
         }
         ledger.observe(Counters { acked: at_rest(&ledger), received: RECEIVED_BEFORE_NULL });
         prop_assert_eq!(ledger.acknowledged(), ledger.accepted);

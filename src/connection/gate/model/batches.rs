@@ -1,15 +1,15 @@
-//! One thread that waits at two gates, beside others that wait at one of them.
+//! One thread that waits at two gates, beside threads that wait at one of them.
 
 use super::*;
 
-/// Everything that it sent went through.
+/// Every message of the batch passed.
 fn all_passed(batch: JoinHandle<[Vec<Result<(), Why>>; 2]>) {
     for result in batch.join().unwrap().into_iter().flatten() {
         assert_eq!(result, Ok(()));
     }
 }
 
-/// Room comes at both gates, in either order.
+/// Both gates get room, in either order.
 fn alone<const FAIR: bool>() {
     let models = Model::<FAIR>::two(|_| {});
     let batch = batch(&models, [1, 1], Limit::Never);
@@ -20,13 +20,13 @@ fn alone<const FAIR: bool>() {
 }
 
 #[test]
-fn it_hears_of_room_at_each_gate() {
+fn it_is_woken_by_room_at_each_gate() {
     explore(alone::<false>);
     explore(alone::<true>);
 }
 
 #[test]
-fn what_is_behind_the_first_at_one_gate_passes_after_it() {
+fn the_second_item_at_a_gate_passes_after_the_first() {
     explore_bounded(|| {
         let models = Model::<true>::two(|_| {});
         let batch = batch(&models, [2, 1], Limit::Never);
@@ -39,7 +39,7 @@ fn what_is_behind_the_first_at_one_gate_passes_after_it() {
     });
 }
 
-/// Another sender at one of the gates, before it or behind it, and one signal for both.
+/// Another sender at one of the gates, before the batch or behind it, and one signal for both.
 fn beside_a_sender<const FAIR: bool>() {
     let models = Model::<FAIR>::two(|_| {});
     let (batch, sender) = (batch(&models, [1, 1], Limit::Never), models[0].sender(1));
@@ -52,13 +52,13 @@ fn beside_a_sender<const FAIR: bool>() {
 }
 
 #[test]
-fn it_gets_and_hands_on_the_baton_and_is_kicked_by_newcomers() {
+fn it_takes_part_in_the_hand_off_and_is_woken_by_newcomers() {
     explore_bounded(beside_a_sender::<false>);
     explore_bounded(beside_a_sender::<true>);
 }
 
 #[test]
-fn two_of_them_that_come_in_opposite_order_do_not_wait_for_each_other() {
+fn two_batches_in_opposite_order_do_not_deadlock() {
     explore_bounded(|| {
         let [a, b] = Model::<true>::two(|_| {});
         let batches = [[a.clone(), b.clone()], [b.clone(), a.clone()]];
@@ -72,7 +72,7 @@ fn two_of_them_that_come_in_opposite_order_do_not_wait_for_each_other() {
 }
 
 #[test]
-fn who_looks_at_a_socket_kicks_it() {
+fn touching_a_socket_wakes_it() {
     explore_bounded(|| {
         let models = Model::<false>::two(|_| {});
         let (batch, watcher) = (batch(&models, [1, 1], Limit::Never), models[0].watcher());
@@ -84,7 +84,7 @@ fn who_looks_at_a_socket_kicks_it() {
     });
 }
 
-/// One gate closes under it, with another sender in the queue; the other gate gets room.
+/// One gate closes while the batch waits there with another sender. The other gate gets room.
 fn one_end<const FAIR: bool>() {
     let models = Model::<FAIR>::two(|_| {});
     let (batch, trier) = (batch(&models, [1, 1], Limit::Never), models[0].trier(Item::Message, Limit::Never));
@@ -98,7 +98,7 @@ fn one_end<const FAIR: bool>() {
 }
 
 #[test]
-fn the_end_of_one_connection_takes_it_from_that_gate_only() {
+fn the_end_of_one_connection_affects_that_gate_only() {
     explore_bounded(one_end::<false>);
     explore_bounded(one_end::<true>);
 }
@@ -120,7 +120,7 @@ fn it_waits_for_ready_at_one_gate_and_for_room_at_the_other() {
     });
 }
 
-/// Its time is over at one gate, where another sender goes on waiting; the other gate gets room.
+/// The batch's time is over at one gate, where another sender goes on waiting. The other gate gets room.
 fn gives_up<const FAIR: bool>() {
     let models = Model::<FAIR>::two(|_| {});
     let (batch, sender) = (batch(&models, [1, 1], Limit::Expires), models[0].sender(1));
@@ -136,7 +136,7 @@ fn gives_up<const FAIR: bool>() {
 }
 
 #[test]
-fn it_hands_the_baton_on_where_it_gives_up() {
+fn it_hands_off_where_it_gives_up() {
     explore_bounded(gives_up::<false>);
     explore_bounded(gives_up::<true>);
 }

@@ -1,8 +1,8 @@
-//! What must hold, case by case.
+//! What must hold for one gate, case by case.
 
 use super::*;
 
-/// Two senders and a peer that reads one message at a time: more messages than room.
+/// Two senders and a peer that reads one message at a time. There are more messages than room.
 fn senders_into_one_slot<const FAIR: bool>() {
     let model = Model::<FAIR>::new(1);
     let senders = [model.sender(2), model.sender(2)];
@@ -15,17 +15,17 @@ fn senders_into_one_slot<const FAIR: bool>() {
 }
 
 #[test]
-fn nobody_is_left_behind_when_newcomers_pass() {
+fn no_sender_is_left_waiting_when_newcomers_barge() {
     explore_bounded(senders_into_one_slot::<false>);
 }
 
 #[test]
-fn nobody_is_left_behind_when_newcomers_queue() {
+fn no_sender_is_left_waiting_when_newcomers_queue() {
     explore_bounded(senders_into_one_slot::<true>);
 }
 
 #[test]
-fn of_three_nobody_is_left_behind() {
+fn none_of_three_senders_is_left_waiting() {
     explore_bounded(|| {
         let model = Model::<false>::new(0);
         let senders = [model.sender(1), model.sender(1), model.sender(1)];
@@ -36,7 +36,7 @@ fn of_three_nobody_is_left_behind() {
     });
 }
 
-/// One signal tells of room for two.
+/// One signal for room for two.
 fn one_signal_for_two<const FAIR: bool>() {
     let model = Model::<FAIR>::new(0);
     let senders = [model.sender(1), model.sender(1)];
@@ -46,17 +46,17 @@ fn one_signal_for_two<const FAIR: bool>() {
 }
 
 #[test]
-fn a_newcomer_that_ate_the_signal_kicks_the_head() {
+fn a_newcomer_that_consumes_the_signal_wakes_the_head() {
     explore(one_signal_for_two::<false>);
 }
 
 #[test]
-fn who_passes_hands_the_baton_on() {
+fn a_sender_that_passes_hands_off() {
     explore(one_signal_for_two::<true>);
 }
 
 #[test]
-fn a_newcomer_that_ate_the_signal_in_vain_kicks_the_head() {
+fn a_newcomer_that_consumes_the_signal_and_does_not_pass_wakes_the_head() {
     explore(|| {
         let model = Model::<false>::new(0);
         let (patient, misfit) = (model.sender(1), model.trier(Item::Misfit, Limit::SecondLook));
@@ -67,7 +67,7 @@ fn a_newcomer_that_ate_the_signal_in_vain_kicks_the_head() {
     });
 }
 
-/// One that gives up and one that does not, somebody who disturbs, and room for both.
+/// One sender that gives up, one that does not, a disturbing thread, and room for both.
 fn one_gives_up<const FAIR: bool>(limit: Limit, disturb: impl Fn(&Arc<Model<FAIR>>) -> JoinHandle<()>) {
     let model = Model::<FAIR>::new(0);
     let (patient, hasty) = (model.sender(1), model.trier(Item::Message, limit));
@@ -86,32 +86,32 @@ fn one_gives_up<const FAIR: bool>(limit: Limit, disturb: impl Fn(&Arc<Model<FAIR
 }
 
 #[test]
-fn who_gives_up_after_a_kick_for_nothing_hands_the_baton_on() {
+fn a_sender_that_gives_up_after_a_useless_wake_up_hands_off() {
     explore_bounded(|| one_gives_up::<false>(Limit::ThirdLook, Model::watcher));
     explore_bounded(|| one_gives_up::<true>(Limit::ThirdLook, Model::watcher));
 }
 
 #[test]
-fn who_gives_up_while_polling_or_parked_hands_the_baton_on() {
+fn a_sender_that_gives_up_while_polling_or_parked_hands_off() {
     explore_bounded(|| one_gives_up::<false>(Limit::Expires, Model::clock));
     explore_bounded(|| one_gives_up::<true>(Limit::Expires, Model::clock));
 }
 
 #[test]
-fn who_is_refused_hands_the_baton_on() {
+fn a_refused_sender_hands_off() {
     explore(|| {
         let model = Model::<true>::new(0);
         let (misfit, patient) = (model.trier(Item::Misfit, Limit::Never), model.sender(1));
         model.world.free(1);
         patient.join().unwrap();
-        // Room that nobody takes: the misfit finds it too, before or after.
+        // Room that stays unused. The misfit finds it too, sooner or later.
         model.world.free(1);
         assert_eq!(misfit.join().unwrap(), Err(Why::Misfit));
         model.check(1, true);
     });
 }
 
-/// The end comes while one polls and another is parked, or before they do.
+/// The end comes while one sender polls and another is parked, or before that.
 fn close_under_two<const FAIR: bool>(change: impl FnOnce(&mut Pipe<FAIR>)) {
     let model = Model::<FAIR>::with(0, change);
     let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
@@ -121,18 +121,18 @@ fn close_under_two<const FAIR: bool>(change: impl FnOnce(&mut Pipe<FAIR>)) {
 }
 
 #[test]
-fn the_end_releases_who_polls_and_who_is_parked() {
+fn the_end_wakes_polling_and_parked_senders() {
     explore(|| close_under_two::<false>(|_| {}));
     explore(|| close_under_two::<true>(|_| {}));
 }
 
 #[test]
-fn the_end_releases_who_waits_for_ready() {
+fn the_end_wakes_senders_that_wait_for_ready() {
     explore(|| close_under_two::<false>(|pipe| pipe.ready = false));
 }
 
 #[test]
-fn an_end_that_is_announced_releases_everybody_before_it_comes() {
+fn draining_wakes_all_senders_before_the_end() {
     fn model<const FAIR: bool>(ready: bool) {
         let model = Model::<FAIR>::with(0, |pipe| pipe.ready = ready);
         let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
@@ -148,7 +148,7 @@ fn an_end_that_is_announced_releases_everybody_before_it_comes() {
 }
 
 #[test]
-fn an_end_that_is_announced_may_come_at_once() {
+fn draining_may_be_followed_by_the_end_at_once() {
     explore(|| {
         let model = Model::<true>::new(0);
         let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
@@ -160,7 +160,7 @@ fn an_end_that_is_announced_may_come_at_once() {
 }
 
 #[test]
-fn the_end_meets_one_who_gives_up() {
+fn the_end_races_with_a_sender_that_gives_up() {
     explore_bounded(|| {
         let model = Model::<true>::new(0);
         let triers = [model.trier(Item::Message, Limit::Expires), model.trier(Item::Message, Limit::Never)];
@@ -174,7 +174,7 @@ fn the_end_meets_one_who_gives_up() {
 }
 
 #[test]
-fn the_end_meets_room() {
+fn the_end_races_with_room() {
     explore(|| {
         let model = Model::<false>::new(0);
         let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
@@ -186,7 +186,7 @@ fn the_end_meets_room() {
 }
 
 #[test]
-fn ready_lets_all_pass_who_waited_for_it() {
+fn ready_lets_all_waiting_senders_pass() {
     explore(|| {
         let model = Model::<false>::with(2, |pipe| pipe.ready = false);
         let senders = [model.sender(1), model.sender(1)];
@@ -209,7 +209,7 @@ fn ready_is_followed_by_a_full_queue() {
 }
 
 #[test]
-fn ready_meets_the_end() {
+fn ready_races_with_the_end() {
     explore_bounded(|| {
         let model = Model::<false>::with(2, |pipe| pipe.ready = false);
         let triers = [model.trier(Item::Message, Limit::Never), model.trier(Item::Message, Limit::Never)];
@@ -223,7 +223,7 @@ fn ready_meets_the_end() {
 }
 
 #[test]
-fn who_looks_at_the_socket_kicks_the_head() {
+fn touching_the_socket_wakes_the_head() {
     explore_bounded(|| {
         let model = Model::<false>::new(0);
         let senders = [model.sender(1), model.sender(1)];
@@ -235,9 +235,9 @@ fn who_looks_at_the_socket_kicks_the_head() {
     });
 }
 
-/// The pipe dies under a message; who finds it reports the end, as `Connection::send` does.
+/// The pipe dies within a message. The sender that finds it dead reports the end, as `Connection::send` does.
 #[test]
-fn a_dead_pipe_releases_everybody() {
+fn a_dead_pipe_wakes_all_senders() {
     explore(|| {
         let model = Model::<false>::with(0, |pipe| pipe.brittle = true);
         let finders = [(); 2].map(|()| {
@@ -253,8 +253,8 @@ fn a_dead_pipe_releases_everybody() {
     });
 }
 
-/// Somebody waits for the state, somebody sends, and `change` happens.
-fn state_is_told(change: impl Fn(&Model<false>) + Sync + Send + 'static) {
+/// One thread waits for the state, one sends, and then `change` runs.
+fn state_waiter_sees(change: impl Fn(&Model<false>) + Sync + Send + 'static) {
     explore(move || {
         let model = Model::<false>::with(1, |pipe| pipe.ready = false);
         let waiter = model.clone();
@@ -273,7 +273,7 @@ fn state_is_told(change: impl Fn(&Model<false>) + Sync + Send + 'static) {
 }
 
 #[test]
-fn who_waits_for_the_state_is_told() {
-    state_is_told(Model::make_ready);
-    state_is_told(Model::close);
+fn a_thread_that_waits_for_the_state_is_woken() {
+    state_waiter_sees(Model::make_ready);
+    state_waiter_sees(Model::close);
 }

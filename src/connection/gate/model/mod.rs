@@ -1,9 +1,9 @@
 //! The gate under every interleaving of a few threads (`make loom`).
 //!
-//! The channel is a model of libzmq's. The sending side has room only as far as the commands that it has worked off
-//! said so. A command raises the mailbox's signal, and *any* attempt by any thread takes the signal away with the
-//! commands. Waits have no time limit here (`crate::sys::sync`), and neither has the source: a wake-up that gets lost is a
-//! deadlock, which loom reports.
+//! The channel is a model of libzmq's. The sending side knows of room only from the commands that it has processed. A command
+//! raises the mailbox's signal, and *any* attempt by any thread consumes the signal together with the commands. Waits have
+//! no time limit here (`crate::sys::sync`), and neither has the source. So a lost wake-up is a deadlock, which loom
+//! reports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,8 +17,9 @@ use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake
 
 mod batches;
 mod cases;
+mod long;
 
-/// What one wait may be for: every descriptor of a model.
+/// All descriptors of a model, as one thing that a thread can wait on.
 #[derive(Default)]
 struct Kernel {
     descriptors: Mutex<Descriptors>,
@@ -27,16 +28,16 @@ struct Kernel {
 
 #[derive(Default)]
 struct Descriptors {
-    /// Of two sockets at most.
+    /// Of at most two sockets.
     mailboxes: [Mailbox; 2],
-    /// The wakers of threads that wait at both: which are readable.
+    /// For threads that wait at both sockets: whether each waker is readable.
     wakers: Vec<bool>,
 }
 
 #[derive(Default)]
 struct Mailbox {
-    /// Room that commands tell of which nobody has worked off.
-    told: usize,
+    /// Room announced by commands that no thread has processed yet.
+    announced: usize,
     /// The mailbox's descriptor is readable.
     signal: bool,
     /// Our eventfd is readable.
@@ -48,24 +49,24 @@ struct Mailbox {
 /// What the I/O thread and the kernel share with one sending side.
 struct World {
     kernel: Arc<Kernel>,
-    /// Which of the mailboxes.
+    /// Which of the mailboxes is its own.
     own: usize,
 }
 
 impl World {
-    /// The peer has read so many messages: one command, one signal.
+    /// The peer has read `room` messages: one command, one signal.
     fn free(&self, room: usize) {
         self.wake(|mailbox| {
-            mailbox.told += room;
+            mailbox.announced += room;
             mailbox.signal = true;
         });
     }
 
-    /// Any use of the socket: takes the commands, and the signal with them.
-    fn work_off_commands(&self) -> usize {
+    /// Any use of the socket: consumes the commands, and the signal with them.
+    fn process_commands(&self) -> usize {
         let mailbox = &mut self.kernel.descriptors.lock().unwrap().mailboxes[self.own];
         mailbox.signal = false;
-        std::mem::take(&mut mailbox.told)
+        std::mem::take(&mut mailbox.announced)
     }
 
     fn wake(&self, what: impl FnOnce(&mut Mailbox)) {
@@ -74,20 +75,22 @@ impl World {
     }
 }
 
-/// The sending side. `FAIR`: newcomers queue as soon as the head polls; else they never do.
+/// The sending side. `FAIR`: newcomers queue as soon as the head polls. Otherwise they never have to.
 struct Pipe<const FAIR: bool> {
     world: Arc<World>,
     room: usize,
     ready: bool,
-    /// Nothing new passes; the socket is still needed.
+    /// Nothing new passes. The socket is still needed.
     draining: bool,
     ended: bool,
     /// The pipe breaks at the next message.
     brittle: bool,
     dead: bool,
-    /// Not yet given up.
+    /// The socket is not closed yet.
     socket: bool,
-    /// As many references as sources, and one.
+    /// A sender has the socket, without the lock.
+    away: bool,
+    /// One reference more than there are sources.
     sources: Arc<()>,
     sent: usize,
 }
@@ -95,7 +98,9 @@ struct Pipe<const FAIR: bool> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Item {
     Message,
-    /// Is refused as soon as there is room, without taking it; concerns nobody else.
+    /// Is handed over in part without the lock.
+    Long,
+    /// Is refused as soon as there is room, and takes none. Does not affect other items.
     Misfit,
 }
 
@@ -108,22 +113,23 @@ enum Why {
 
 impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Item = Item;
-    type Done = ();
+    type Output = ();
     type Refusal = Why;
     type WaitSource = ModelWaitSource;
+    type Handover = ModelHandover;
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
 
-    fn attempt(&mut self, item: &mut Item) -> Tried<(), Why> {
+    fn attempt(&mut self, item: &mut Item) -> Tried<(), Why, ModelHandover> {
         if self.refusal().is_some() {
             return Tried::Refused(Why::Ended);
         }
-        if !self.ready {
+        if !self.ready || self.away {
             return Tried::NotYet;
         }
-        assert!(self.socket, "an attempt on a socket that was given up");
-        // libzmq may pass a message without a look at its commands, but it says that there is no room only after one.
+        assert!(self.socket, "an attempt on a closed socket");
+        // libzmq may take a message without reading its commands. It reports a full queue only after reading them.
         if self.room == 0 {
-            self.room = self.world.work_off_commands();
+            self.room = self.world.process_commands();
         }
         if self.room == 0 {
             return Tried::Full;
@@ -137,9 +143,31 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
             Item::Message => {
                 self.room -= 1;
                 self.sent += 1;
-                Tried::Done(())
+                Tried::Passed(())
+            }
+            Item::Long => {
+                self.room -= 1;
+                self.away = true;
+                Tried::Begun(ModelHandover { world: self.world.clone(), room: 0 })
             }
         }
+    }
+
+    /// libzmq may look at its commands at every frame, and takes the signal away with them.
+    fn hand_over(handover: &mut ModelHandover, _: &mut Item) {
+        handover.room = handover.world.process_commands();
+    }
+
+    fn complete(&mut self, handover: ModelHandover, _: &mut Item) -> Result<(), Why> {
+        assert!(self.away && self.socket, "a socket that was taken out was given up");
+        self.away = false;
+        self.room += handover.room;
+        self.dead |= self.brittle;
+        if self.ended || self.dead {
+            return Err(Why::Ended);
+        }
+        self.sent += 1;
+        Ok(())
     }
 
     fn refusal(&self) -> Option<Why> {
@@ -147,15 +175,23 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     }
 
     fn source(&mut self, _: bool) -> ModelWaitSource {
-        assert!(self.socket, "a wait on a socket that was given up");
+        assert!(self.socket && !self.away, "a wait on a socket that is closed or that a sender has");
         assert_eq!(Arc::strong_count(&self.sources), 1, "two threads poll");
         ModelWaitSource { world: self.world.clone(), _alive: self.sources.clone() }
     }
 
     fn release(&mut self) {
-        assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is given up under a thread that polls");
+        assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is closed while a thread polls it");
+        assert!(!self.away, "the socket is closed while a sender has it");
         self.socket &= !self.ended && !self.dead;
     }
+}
+
+/// What a sender has while it hands over a long item.
+struct ModelHandover {
+    world: Arc<World>,
+    /// Room that it has heard of.
+    room: usize,
 }
 
 struct ModelWaitSource {
@@ -164,14 +200,14 @@ struct ModelWaitSource {
 }
 
 impl WaitSource for ModelWaitSource {
-    type Wake = ModelAlarm;
+    type Wake = ModelWaker;
 
     fn wait(&self, _: Instant) -> bool {
         let mut descriptors = self.world.kernel.descriptors.lock().unwrap();
         loop {
             let mailbox = &mut descriptors.mailboxes[self.world.own];
             if mailbox.signal || mailbox.poller_woken || mailbox.expired {
-                // Both stay until somebody takes them back; the time is over for this wait only.
+                // Signal and wake-up stay until they are consumed. The timeout counts for this wait only.
                 mailbox.expired = false;
                 return mailbox.signal || mailbox.poller_woken;
             }
@@ -187,51 +223,51 @@ impl WaitSource for ModelWaitSource {
         self.world.kernel.descriptors.lock().unwrap().mailboxes[self.world.own].poller_woken = false;
     }
 
-    fn wait_any<'a>(waker: &ModelAlarm, sources: impl Iterator<Item = Option<&'a Self>>, _: Instant) -> Vec<bool> {
+    fn wait_any<'a>(waker: &ModelWaker, sources: impl Iterator<Item = Option<&'a Self>>, _: Instant) -> Vec<bool> {
         let sources: Vec<_> = sources.map(|source| source.map(|source| source.world.own)).collect();
         let mut descriptors = waker.kernel.descriptors.lock().unwrap();
-        let told = loop {
+        let woken = loop {
             let signal = |own: &Option<usize>| own.is_some_and(|own| descriptors.mailboxes[own].signal);
-            let told: Vec<bool> = sources.iter().map(signal).collect();
-            if descriptors.wakers[waker.own] || told.contains(&true) {
-                break told;
+            let woken: Vec<bool> = sources.iter().map(signal).collect();
+            if descriptors.wakers[waker.own] || woken.contains(&true) {
+                break woken;
             }
             descriptors = waker.kernel.changed.wait(descriptors).unwrap();
         };
-        // Two calls of the kernel's: it may ring in between.
+        // The real code makes two system calls here: a wake-up may come between them.
         drop(descriptors);
         waker.kernel.descriptors.lock().unwrap().wakers[waker.own] = false;
-        told
+        woken
     }
 }
 
-struct ModelAlarm {
+struct ModelWaker {
     kernel: Arc<Kernel>,
     own: usize,
 }
 
-impl ModelAlarm {
-    fn new(kernel: &Arc<Kernel>) -> ModelAlarm {
+impl ModelWaker {
+    fn new(kernel: &Arc<Kernel>) -> ModelWaker {
         let wakers = &mut kernel.descriptors.lock().unwrap().wakers;
         wakers.push(false);
-        ModelAlarm { kernel: kernel.clone(), own: wakers.len() - 1 }
+        ModelWaker { kernel: kernel.clone(), own: wakers.len() - 1 }
     }
 }
 
-impl Wake for ModelAlarm {
+impl Wake for ModelWaker {
     fn wake(&self) {
         self.kernel.descriptors.lock().unwrap().wakers[self.own] = true;
         self.kernel.changed.notify_all();
     }
 }
 
-/// Who gives up when.
+/// When a thread gives up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Limit {
     Never,
-    /// At the second look: as soon as it would have to wait.
+    /// At the second look: as soon as it has to wait.
     SecondLook,
-    /// At the third: when it has waited once for nothing.
+    /// At the third look: after one wait without success.
     ThirdLook,
     /// When [`Model::clock`] says so.
     Expires,
@@ -240,12 +276,12 @@ enum Limit {
 struct Model<const FAIR: bool> {
     gate: Gate<Pipe<FAIR>>,
     world: Arc<World>,
-    /// The time of those who expire is over. Used under the gate's lock, so that loom need not know of it.
+    /// The time of all threads with [`Limit::Expires`] is over. Used under the gate's lock, so loom need not track it.
     expired: AtomicBool,
 }
 
 impl<const FAIR: bool> Model<FAIR> {
-    /// A READY connection with so much room.
+    /// A READY connection with this much room.
     fn new(room: usize) -> Arc<Self> {
         Self::with(room, |_| {})
     }
@@ -271,6 +307,7 @@ impl<const FAIR: bool> Model<FAIR> {
             brittle: false,
             dead: false,
             socket: true,
+            away: false,
             sources: Arc::new(()),
             sent: 0,
         };
@@ -292,12 +329,12 @@ impl<const FAIR: bool> Model<FAIR> {
                 Limit::ThirdLook => looks == 3,
                 Limit::Expires => self.expired.load(Ordering::Relaxed),
             };
-            // Never reached.
+            // The model never reaches that time.
             if over { Patience::Over(Why::Over) } else { Patience::Until(Instant::now() + SAFETY_CAP / 2) }
         }
     }
 
-    /// A thread that sends so many messages and gets them through.
+    /// A thread that sends this many messages. All must pass.
     fn sender(self: &Arc<Self>, messages: usize) -> JoinHandle<()> {
         let model = self.clone();
         thread::spawn(move || {
@@ -313,25 +350,27 @@ impl<const FAIR: bool> Model<FAIR> {
         thread::spawn(move || model.pass(item, limit))
     }
 
-    /// A thread that ends the time of all who [`Limit::Expires`], wherever they wait.
+    /// A thread that ends the time of all threads with [`Limit::Expires`], wherever they wait.
     fn clock(self: &Arc<Self>) -> JoinHandle<()> {
         let model = self.clone();
         thread::spawn(move || {
             let access = model.gate.lock();
             model.expired.store(true, Ordering::Relaxed);
             model.world.wake(|mailbox| mailbox.expired = true);
-            let queue: Vec<Arc<Waiter>> = access.inner.queue.iter().cloned().collect();
+            let queue: Vec<Arc<Waiter>> = access.locked.queue.iter().cloned().collect();
             drop(access);
             queue.iter().for_each(|waiter| waiter.wake());
         })
     }
 
-    /// A thread that looks at the socket, as the watcher does at a full one.
+    /// A thread that touches the socket, as the watcher does with a full one.
     fn watcher(self: &Arc<Self>) -> JoinHandle<()> {
         let model = self.clone();
         thread::spawn(move || {
             let mut pipe = model.gate.lock();
-            pipe.room += model.world.work_off_commands();
+            if !pipe.away {
+                pipe.room += model.world.process_commands();
+            }
             pipe.touched();
         })
     }
@@ -342,14 +381,14 @@ impl<const FAIR: bool> Model<FAIR> {
         pipe.wake_head();
     }
 
-    /// As the manager does before it flushes a connection that it will end.
+    /// What the manager does before it flushes a connection and ends it.
     fn drain(&self) {
         let mut pipe = self.gate.lock();
         pipe.draining = true;
         pipe.refuse().wake();
     }
 
-    /// As the manager ends a connection.
+    /// How the manager ends a connection.
     fn close(&self) {
         let mut pipe = self.gate.lock();
         pipe.ended = true;
@@ -357,17 +396,17 @@ impl<const FAIR: bool> Model<FAIR> {
         wakeups.wake();
     }
 
-    /// Everybody has left; so many got through, and the socket is where it belongs.
+    /// All threads have left. Checks how many messages passed, and whether the socket is open.
     fn check(&self, sent: usize, socket: bool) {
         let access = self.gate.lock();
         assert_eq!((access.sent, access.socket), (sent, socket));
-        assert!(access.inner.queue.is_empty() && !access.inner.fair);
-        assert!(access.inner.polling.is_none() && !access.inner.poller_woken);
+        assert!(access.locked.queue.is_empty() && !access.locked.fair);
+        assert!(access.locked.polling.is_none() && !access.locked.poller_woken);
         assert_eq!(access.rescues(), 0);
     }
 }
 
-/// A thread that sends messages at both gates, so many at each, with one wait; what became of them, gate by gate.
+/// A thread that sends messages at both gates with one wait: `messages` for each gate. Returns the results by gate.
 fn batch<const FAIR: bool>(
     models: &[Arc<Model<FAIR>>; 2],
     messages: [usize; 2],
@@ -376,7 +415,7 @@ fn batch<const FAIR: bool>(
     let models = models.clone();
     thread::spawn(move || {
         let mut results = [vec![], vec![]];
-        let waker = Arc::new(ModelAlarm::new(&models[0].world.kernel));
+        let waker = Arc::new(ModelWaker::new(&models[0].world.kernel));
         let pending = models.iter().zip(messages).enumerate().map(|(number, (model, count))| PendingSend {
             gate: &model.gate,
             items: (0..count).map(|_| (number, Item::Message)).collect(),
@@ -398,7 +437,7 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
     builder.check(model);
 }
 
-/// Every interleaving with at most three preemptions, where all of them would take minutes.
+/// Every interleaving with at most three preemptions. For models where all interleavings would take minutes.
 fn explore_bounded(model: impl Fn() + Sync + Send + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.preemption_bound = Some(3);

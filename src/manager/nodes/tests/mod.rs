@@ -26,7 +26,7 @@ fn a_name_is_1_to_255_bytes_without_nul_and_compared_exactly() {
     for bad in ["", "a\0b", &"é".repeat(128)] {
         assert_eq!(status(nodes.open(bad, MANY)), Status::Invalid, "{bad:?}");
     }
-    // One is the beginning of another, one differs only by case, one by a blank.
+    // One is a prefix of another, one differs only in case, one only in a trailing space.
     let names = ["10.0.0.1:899", "10.0.0.1:8998", "a", "A", "a ", &"é".repeat(127), "\n"];
     let ids = names.map(|name| open(&mut nodes, name));
     for (name, id) in names.iter().zip(ids) {
@@ -40,7 +40,7 @@ fn a_name_is_1_to_255_bytes_without_nul_and_compared_exactly() {
 }
 
 #[test]
-fn a_life_that_is_over_refuses_every_call_and_says_why() {
+fn an_ended_life_refuses_every_call_and_says_why() {
     let mut nodes = Nodes::new();
     let old = open(&mut nodes, "prefill-0");
     nodes.add_endpoints(old, &endpoints(0..2)).unwrap();
@@ -71,7 +71,7 @@ fn a_life_that_is_over_refuses_every_call_and_says_why() {
 }
 
 #[test]
-fn an_error_that_tells_of_a_failure_fits_in_a_small_buffer() {
+fn the_error_of_a_failed_node_fits_into_a_small_buffer() {
     let mut nodes = Nodes::new();
     let node = open(&mut nodes, &"é".repeat(127));
     let failure = nodes.fail(node, &"ü".repeat(5000)).unwrap();
@@ -84,7 +84,7 @@ fn an_error_that_tells_of_a_failure_fits_in_a_small_buffer() {
 }
 
 #[test]
-fn ids_that_are_no_node_are_stale() {
+fn unknown_ids_are_stale() {
     let mut nodes = Nodes::new();
     for node in [NodeId::NONE, NodeId(u64::MAX), NodeId(ConnId::fresh().0)] {
         assert_eq!(status(nodes.info(node)), Status::Stale);
@@ -95,7 +95,7 @@ fn ids_that_are_no_node_are_stale() {
 }
 
 #[test]
-fn limits_count_what_nobody_took_and_name_themselves() {
+fn limits_count_untaken_reports_and_are_named_in_the_error() {
     let mut nodes = Nodes::new();
     let a = nodes.open("a", 2).unwrap().0;
     let b = nodes.open("b", 2).unwrap().0;
@@ -125,7 +125,7 @@ fn limits_count_what_nobody_took_and_name_themselves() {
 }
 
 #[test]
-fn a_request_may_be_tracked_before_any_endpoint_and_a_late_rank_finds_the_life_over() {
+fn a_request_needs_no_endpoint_and_a_late_rank_finds_the_life_ended() {
     let mut nodes = Nodes::new();
     let node = open(&mut nodes, "prefill");
     nodes.track_request(node, 77, MANY).unwrap();
@@ -140,7 +140,7 @@ fn a_request_may_be_tracked_before_any_endpoint_and_a_late_rank_finds_the_life_o
 }
 
 #[test]
-fn what_another_live_node_owns_is_spared() {
+fn an_endpoint_of_another_live_node_is_spared() {
     let mut nodes = Nodes::new();
     let (a, b) = (open(&mut nodes, "a"), open(&mut nodes, "b"));
     nodes.add_endpoints(a, &endpoints(0..3)).unwrap();
@@ -148,7 +148,7 @@ fn what_another_live_node_owns_is_spared() {
     let failure = nodes.fail(a, "x").unwrap();
     assert_eq!(failure.endpoints.iter().map(|e| e.spared).collect::<Vec<_>>(), [false, true, false]);
     let failure = nodes.fail(b, "x").unwrap();
-    assert!(!failure.endpoints[0].spared, "spared for a node whose life is over");
+    assert!(!failure.endpoints[0].spared, "spared for a node that has ended");
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn endpoints_are_added_and_removed_once() {
     nodes.add_endpoints(b, &endpoints(3..5)).unwrap();
     assert_eq!(nodes.owned_endpoints(), 4);
     assert_eq!(nodes.owners(&endpoint(3)), [a, b]);
-    // 3 is still b's, 4 never was a's.
+    // b still owns 3; a never owned 4.
     assert_eq!(
         nodes.remove_endpoints(a, &[endpoint(1), endpoint(3), endpoint(4), endpoint(1)]).unwrap(),
         [endpoint(1)]
@@ -171,10 +171,10 @@ fn endpoints_are_added_and_removed_once() {
 }
 
 #[test]
-fn each_of_three_owners_keeps_its_own_share() {
+fn each_of_three_owners_keeps_its_own_record() {
     let mut nodes = Nodes::new();
     let ids = ["a", "b", "c"].map(|name| open(&mut nodes, name));
-    // The endpoint has another place in each of them.
+    // The endpoint has a different place in each node.
     for (count, node) in ids.iter().enumerate() {
         nodes.add_endpoints(*node, &endpoints(0..count)).unwrap();
         nodes.add_endpoints(*node, &endpoints(9..10)).unwrap();
@@ -198,7 +198,7 @@ fn only_unhealthy_reports_in_a_row_fail_a_node() {
 }
 
 #[test]
-fn losses_fail_nodes_as_the_policy_says() {
+fn losses_fail_nodes_by_the_policy() {
     let mut nodes = Nodes::new();
     let (a, b) = (open(&mut nodes, "a"), open(&mut nodes, "b"));
     nodes.add_endpoints(a, &endpoints(0..4)).unwrap();
@@ -207,7 +207,7 @@ fn losses_fail_nodes_as_the_policy_says() {
     let lost = |nodes: &mut Nodes, port, policy| nodes.endpoint_lost(&endpoint(port), policy);
     for policy in [NodeLoss::Any, NodeLoss::All] {
         assert_eq!(lost(&mut nodes, 0, policy), [], "it was never READY");
-        assert_eq!(lost(&mut nodes, 9, policy), [], "nobody owns it");
+        assert_eq!(lost(&mut nodes, 9, policy), [], "it has no owner");
     }
     for port in 0..3 {
         ready(&mut nodes, port);
@@ -220,7 +220,7 @@ fn losses_fail_nodes_as_the_policy_says() {
     assert_eq!(lost(&mut nodes, 2, NodeLoss::All), [], "1 is back");
     nodes.remove_endpoints(a, &endpoints(2..3)).unwrap();
     assert_eq!(lost(&mut nodes, 1, NodeLoss::All), [a], "3 was never READY and does not count");
-    // The same endpoint in a new life was not READY in it.
+    // In the new life the same endpoint has not been READY.
     nodes.fail(a, "x").unwrap();
     let a = open(&mut nodes, "a");
     nodes.add_endpoints(a, &endpoints(0..4)).unwrap();
@@ -228,11 +228,11 @@ fn losses_fail_nodes_as_the_policy_says() {
     ready(&mut nodes, 1);
     nodes.remove_endpoints(a, &endpoints(1..2)).unwrap();
     nodes.add_endpoints(a, &endpoints(1..2)).unwrap();
-    assert_eq!(lost(&mut nodes, 1, NodeLoss::All), [], "READY before it was registered anew");
+    assert_eq!(lost(&mut nodes, 1, NodeLoss::All), [], "READY only before it was registered again");
 }
 
 #[test]
-fn forgetting_all_ends_lives_without_reports_and_keeps_what_nobody_took() {
+fn forgetting_all_ends_lives_without_reports_and_keeps_untaken_reports() {
     let mut nodes = Nodes::new();
     let (a, b, c) = (open(&mut nodes, "a"), open(&mut nodes, "b"), open(&mut nodes, "c"));
     nodes.add_endpoints(a, &endpoints(0..2)).unwrap();
@@ -259,7 +259,7 @@ fn forgetting_all_ends_lives_without_reports_and_keeps_what_nobody_took() {
 }
 
 #[test]
-fn failing_a_large_node_is_quick_and_its_requests_are_sorted_for_the_reader() {
+fn failing_a_large_node_is_fast_and_its_requests_are_sorted_for_the_reader() {
     let mut nodes = Nodes::new();
     let node = open(&mut nodes, "large");
     nodes.add_endpoints(node, &endpoints(1..6001)).unwrap();
@@ -270,7 +270,7 @@ fn failing_a_large_node_is_quick_and_its_requests_are_sorted_for_the_reader() {
     let begun = Instant::now();
     let failure = nodes.fail(node, "x").unwrap();
     let took = begun.elapsed();
-    // About 1 ms in a release build on an idle machine, where sorting the requests here would take 20 ms.
+    // About 1 ms in a release build on an idle machine. Sorting the requests here would take 20 ms.
     assert!(took < Duration::from_millis(100), "{took:?}");
     assert_eq!((failure.endpoints.len(), failure.requests.len()), (6000, count as usize));
     assert!(failure.requests.is_sorted());

@@ -1,4 +1,4 @@
-//! Random sequences of calls, against a model that is too simple to be wrong.
+//! Random sequences of calls, compared with a very simple model.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,7 +15,7 @@ const MAX_REQUESTS: usize = 8;
 const PORTS: usize = 4;
 const MAX_FAILURES: usize = 2;
 
-/// Nodes are chosen among the last that lived, so that calls meet lives that are over as well.
+/// Nodes are picked among the last that were opened, so that calls meet ended lives too.
 #[derive(Clone, Debug)]
 enum Call {
     Open(usize),
@@ -36,7 +36,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
     let port = 0..PORTS;
     let ports = || prop::collection::vec(0..PORTS, 0..5);
     let policy = prop_oneof![4 => Just(NodeLoss::Report), 1 => Just(NodeLoss::Any), 2 => Just(NodeLoss::All)];
-    // Few of those that end lives, so that lives grow.
+    // Calls that end lives are rare, so that lives grow.
     let call = prop_oneof![
         6 => (0..5_usize).prop_map(Call::Open),
         8 => (node(), ports()).prop_map(|(n, p)| Call::Add(n, p)),
@@ -56,7 +56,7 @@ fn calls() -> impl Strategy<Value = Vec<Call>> {
 #[derive(Clone, Debug, Default, PartialEq)]
 struct Life {
     name: usize,
-    /// Port, and whether it is READY now if it ever was.
+    /// Each port, and whether it is READY now. `None` if it never was.
     endpoints: Vec<(usize, Option<bool>)>,
     requests: BTreeSet<u64>,
     failures: u32,
@@ -68,9 +68,9 @@ struct Model {
     lives: BTreeMap<NodeId, Life>,
     over: BTreeMap<NodeId, Status>,
     untaken: Vec<(NodeId, Vec<u64>)>,
-    /// How often each request of each life came out of a report.
+    /// How often each request of each life was in a report that was taken.
     failed: BTreeMap<(NodeId, u64), usize>,
-    /// What was in flight when a life failed.
+    /// The requests in flight when a life failed.
     in_flight: BTreeSet<(NodeId, u64)>,
 }
 
@@ -92,7 +92,7 @@ impl Model {
         untaken + self.lives.values().map(|life| life.requests.len()).sum::<usize>()
     }
 
-    /// The report is what the model says, and is counted as the caller's.
+    /// Checks that the report is what the model expects, and counts it as taken.
     fn took(&mut self, node: NodeId, requests: &[u64], failure: &Failure) {
         assert_eq!((failure.node, &failure.requests[..]), (node, requests));
         for request in requests {
@@ -234,7 +234,7 @@ fn apply(nodes: &mut Nodes, model: &mut Model, call: &Call) {
     }
 }
 
-/// Fails the node; the report is left for `take_failure`, or taken at once.
+/// Fails the node. The report is left for `take_failure`, or taken at once.
 fn fail(nodes: &mut Nodes, model: &mut Model, node: NodeId, leave: bool) {
     let result = nodes.fail(node, "because");
     assert_eq!(status(&result), model.status(node));
@@ -255,7 +255,7 @@ fn fail(nodes: &mut Nodes, model: &mut Model, node: NodeId, leave: bool) {
     }
 }
 
-/// Everything that can be asked agrees with the model, so a refused call has changed nothing.
+/// Checks that all queries agree with the model. So a refused call has changed nothing.
 fn compare(nodes: &Nodes, model: &Model) {
     for port in 0..PORTS {
         let mut owners = nodes.owners(&endpoint(port)).to_vec();
@@ -283,14 +283,14 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn any_sequence_of_calls_does_what_the_model_does(calls in calls()) {
+    fn any_sequence_of_calls_agrees_with_the_model(calls in calls()) {
         let mut nodes = Nodes::new();
         let mut model = Model::default();
         for call in &calls {
             apply(&mut nodes, &mut model, call);
             compare(&nodes, &model);
         }
-        // What nobody took comes out now; then every request in flight at a failure has been reported once.
+        // Takes the untaken reports. Afterwards every request in flight at a failure must have been reported exactly once.
         while nodes.untaken_failures() > 0 {
             apply(&mut nodes, &mut model, &Call::Take);
         }

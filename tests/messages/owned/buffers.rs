@@ -1,4 +1,4 @@
-//! How these tests lend buffers, and what they are told.
+//! Zero-copy buffers as these tests send them, and the calls of their release function.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -17,26 +17,26 @@ pub const LONG: Duration = Duration::from_secs(20);
 
 /// One call of a release function.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct Released {
     pub conn: ConnId,
     pub sequence: u64,
     pub outcome: Outcome,
     pub thread: Option<String>,
 }
 
-/// Lends buffers and keeps them until they are given back: one that is wrongly read later is found out by the peer, for it is
-/// overwritten first.
-pub struct Lender {
-    tell: Sender<Told>,
-    told: Receiver<Told>,
-    /// Buffers that are lent, and whether each may be read by libzmq.
-    lent: Arc<Mutex<Vec<Box<[u8]>>>>,
+/// Sends buffers and keeps them until they are released. Then they are overwritten, so that the peer sees one that libzmq reads
+/// too late.
+pub struct Buffers {
+    tell: Sender<Released>,
+    releases: Receiver<Released>,
+    /// The buffers, also the released ones.
+    kept: Arc<Mutex<Vec<Box<[u8]>>>>,
 }
 
-impl Lender {
-    pub fn new() -> Lender {
-        let (tell, told) = channel();
-        Lender { tell, told, lent: Arc::default() }
+impl Buffers {
+    pub fn new() -> Buffers {
+        let (tell, releases) = channel();
+        Buffers { tell, releases, kept: Arc::default() }
     }
 
     /// Sends these frames without copying them.
@@ -44,40 +44,40 @@ impl Lender {
         let frames: Vec<Box<[u8]>> = frames.into_iter().map(Vec::into_boxed_slice).collect();
         let raw: Vec<*const [u8]> = frames.iter().map(|frame| &raw const **frame).collect();
         let place = {
-            let mut lent = self.lent.lock().unwrap();
-            lent.extend(frames);
-            lent.len() - raw.len()..lent.len()
+            let mut kept = self.kept.lock().unwrap();
+            kept.extend(frames);
+            kept.len() - raw.len()..kept.len()
         };
         let called = AtomicBool::new(false);
-        let (tell, lent, range) = (self.tell.clone(), self.lent.clone(), place.clone());
+        let (tell, kept, range) = (self.tell.clone(), self.kept.clone(), place.clone());
         let release: Release = Box::new(move |conn, sequence, outcome| {
             assert!(!called.swap(true, Ordering::Relaxed), "released twice");
-            overwrite(&lent, range);
+            overwrite(&kept, range);
             let thread = std::thread::current().name().map(str::to_string);
-            tell.send(Told { conn, sequence, outcome, thread }).ok();
+            tell.send(Released { conn, sequence, outcome, thread }).ok();
         });
         // SAFETY: the buffers are kept, unchanged, until they are released or refused.
         let sent = unsafe { conn.send_owned(&raw, Some(release), after(timeout)) };
         if sent.is_err() {
-            overwrite(&self.lent, place);
+            overwrite(&self.kept, place);
         }
         sent
     }
 
     /// The next call of a release function.
     #[track_caller]
-    pub fn told(&self) -> Told {
-        self.told.recv_timeout(LONG).expect("a release")
+    pub fn released(&self) -> Released {
+        self.releases.recv_timeout(LONG).expect("a release")
     }
 
     /// Those that have come.
-    pub fn told_so_far(&self) -> Vec<Told> {
-        self.told.try_iter().collect()
+    pub fn released_so_far(&self) -> Vec<Released> {
+        self.releases.try_iter().collect()
     }
 }
 
-fn overwrite(lent: &Mutex<Vec<Box<[u8]>>>, range: std::ops::Range<usize>) {
-    for frame in &mut lent.lock().unwrap()[range] {
+fn overwrite(kept: &Mutex<Vec<Box<[u8]>>>, range: std::ops::Range<usize>) {
+    for frame in &mut kept.lock().unwrap()[range] {
         frame.fill(0xdd);
     }
 }

@@ -1,0 +1,218 @@
+//! `kvconn_dump` is made for a debugger: it writes to a descriptor of the host's on the host's thread, and says what waits for
+//! how long. R23, R32.
+
+use std::ffi::c_int;
+use std::io::Read;
+use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use kvconn::capi::{kvconn_dump, kvconn_error_t};
+use kvconn::error::Status;
+
+use crate::common::engine::after;
+use crate::common::{Engine, OwnProcess, Peer, ms, wait_until};
+use crate::test_name;
+
+const LONG: Duration = Duration::from_secs(20);
+
+/// Dumps; the status and errno.
+fn dump(fd: RawFd) -> (i32, i32) {
+    // SAFETY: numbers and texts, for which zero is valid.
+    let mut error: kvconn_error_t = unsafe { std::mem::zeroed() };
+    error.struct_size = size_of::<kvconn_error_t>() as u32;
+    // SAFETY: a struct of ours.
+    (unsafe { kvconn_dump(fd, &mut error) }, error.os_errno)
+}
+
+/// Two connected descriptors, of a pipe (what is read first) or of sockets.
+fn pair(sockets: bool) -> (OwnedFd, OwnedFd) {
+    let mut pair: [c_int; 2] = [0; 2];
+    // SAFETY: an array of two, filled with descriptors that nobody else has.
+    unsafe {
+        let made = match sockets {
+            true => libc::socketpair(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0, pair.as_mut_ptr()),
+            false => libc::pipe2(pair.as_mut_ptr(), libc::O_CLOEXEC),
+        };
+        assert_eq!(made, 0);
+        (OwnedFd::from_raw_fd(pair[0]), OwnedFd::from_raw_fd(pair[1]))
+    }
+}
+
+fn sigpipe_set() -> libc::sigset_t {
+    // SAFETY: initialised by sigemptyset.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigemptyset(&mut set);
+        libc::sigaddset(&mut set, libc::SIGPIPE);
+        set
+    }
+}
+
+fn sigpipe_is_pending() -> bool {
+    // SAFETY: initialised by sigpending.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::sigpending(&mut set);
+        libc::sigismember(&set, libc::SIGPIPE) == 1
+    }
+}
+
+fn sigpipe_is_blocked() -> bool {
+    // SAFETY: a query that initialises the set.
+    unsafe {
+        let mut set = std::mem::zeroed();
+        libc::pthread_sigmask(libc::SIG_BLOCK, std::ptr::null(), &mut set);
+        libc::sigismember(&set, libc::SIGPIPE) == 1
+    }
+}
+
+#[test]
+fn a_reader_that_is_gone_is_an_error_and_no_signal() {
+    use std::os::fd::AsRawFd;
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    // What a C program has; Rust's start ignores it.
+    // SAFETY: the default disposition, and no other thread cares.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+    for sockets in [false, true] {
+        let (reader, writer) = pair(sockets);
+        drop(reader);
+        assert_eq!(dump(writer.as_raw_fd()), (Status::Invalid as i32, libc::EPIPE), "sockets: {sockets}");
+        assert!(!sigpipe_is_pending() && !sigpipe_is_blocked());
+
+        // A host that blocks the signal finds none of ours waiting.
+        let set = sigpipe_set();
+        // SAFETY: a set of ours; the thread's own mask.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) };
+        assert_eq!(dump(writer.as_raw_fd()), (Status::Invalid as i32, libc::EPIPE));
+        assert!(!sigpipe_is_pending() && sigpipe_is_blocked());
+        // And keeps one of its own.
+        // SAFETY: a blocked signal, for this thread.
+        unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGPIPE) };
+        assert_eq!(dump(writer.as_raw_fd()), (Status::Invalid as i32, libc::EPIPE));
+        assert!(sigpipe_is_pending(), "the host's own signal is gone");
+        let now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+        // SAFETY: a set and a time of ours.
+        unsafe {
+            assert_eq!(libc::sigtimedwait(&set, std::ptr::null_mut(), &now), libc::SIGPIPE);
+            libc::pthread_sigmask(libc::SIG_UNBLOCK, &set, std::ptr::null_mut());
+        }
+    }
+    // A reader that is there gets it, and one that does not read is waited for with a bound.
+    for sockets in [false, true] {
+        let (reader, writer) = pair(sockets);
+        assert_eq!(dump(writer.as_raw_fd()).0, 0);
+        drop(writer);
+        let mut text = String::new();
+        std::fs::File::from(reader).read_to_string(&mut text).unwrap();
+        assert!(text.starts_with("kvconn "), "{text}");
+        let (_reader, writer) = pair(sockets);
+        let filled = crate::common::within(Duration::from_secs(60), "dumps that nobody reads", || {
+            (0..100_000).map(|_| dump(writer.as_raw_fd()).0).find(|status| *status != 0)
+        });
+        assert_eq!(filled, Some(Status::Timeout as i32), "sockets: {sockets}");
+    }
+}
+
+/// What a person sees of a process that hangs: who waits where, for how long, and what was lost lately.
+#[test]
+fn it_says_how_long_what_has_waited_and_what_was_lost() {
+    use std::os::fd::AsRawFd;
+    let (engine, lost, slow) = (Engine::with(&[("stall_ms", "100")]), Peer::any(), Peer::any());
+    let gone = engine.ready(lost.endpoint());
+    engine.send(&gone, &[b"one"], ms(5000)).unwrap();
+    gone.flush(1, after(ms(5000))).0.unwrap();
+    lost.kill();
+    wait_until("the peer is lost", LONG, || gone.info().state == kvconn::connection::ConnectionState::Ended);
+    let conn = engine.ready(slow.endpoint());
+    slow.stop();
+    engine.fill(&conn, &[7; 1000]);
+    let dumped = || {
+        let file = tempfile();
+        assert_eq!(dump(file.as_raw_fd()).0, 0);
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        std::fs::read_to_string(path).unwrap()
+    };
+    std::thread::scope(|scope| {
+        let sender = scope.spawn(|| engine.send(&conn, &[&[7; 1000]], Duration::from_secs(30)));
+        let mine = |text: &str| -> String {
+            text.lines().find(|line| line.contains(&format!("connection {} READY", conn.id()))).unwrap().to_owned()
+        };
+        wait_until("its stall and its waits have ages", LONG, || {
+            let line = mine(&dumped());
+            line.contains("STALLED for ") && line.contains("1 threads waiting, the longest for ")
+        });
+        let text = dumped();
+        let told = text.lines().find(|line| line.contains(&format!("PEER_LOST, connection {}", gone.id())));
+        let told = told.unwrap_or_else(|| panic!("the loss is not told: {text}"));
+        assert!(
+            told.contains("1 accepted, 1 acknowledged, 0 unacknowledged, ended by ") && told.contains(" s ago"),
+            "{told}"
+        );
+        conn.disconnect().unwrap();
+        assert!(sender.join().unwrap().is_err());
+    });
+}
+
+fn tempfile() -> std::fs::File {
+    let path = std::env::temp_dir().join(format!("kvconn-dump-{}", std::process::id()));
+    let file = std::fs::File::options().read(true).write(true).create(true).truncate(true).open(&path).unwrap();
+    std::fs::remove_file(path).unwrap();
+    file
+}
+
+/// The line of docs/operations.md, on a process that hangs and whose library has no symbols but the exported ones.
+#[test]
+fn a_debugger_can_call_it_in_a_stripped_library() {
+    let gdb = Command::new("gdb").arg("--version").stdout(Stdio::null()).status();
+    let strip = Command::new("strip").arg("--version").stdout(Stdio::null()).status();
+    if gdb.is_err() || strip.is_err() {
+        println!("SKIPPED: there is no gdb or no strip here");
+        return;
+    }
+    // The shared library of this build, which cargo puts beside the tests.
+    let library = std::env::current_exe().unwrap().with_file_name("libkvconn.so");
+    let directory = std::env::temp_dir().join(format!("kvconn-gdb-{}", std::process::id()));
+    std::fs::create_dir(&directory).unwrap();
+    let stripped = directory.join("libkvconn.so.0");
+    let made = Command::new("strip").arg("-s").arg("-o").arg(&stripped).arg(&library).status().unwrap();
+    assert!(made.success());
+    let source = directory.join("hangs.c");
+    std::fs::write(
+        &source,
+        "#include <unistd.h>\n#include <stdint.h>\n#include <stdio.h>\n\
+         int kvconn_dump(int, void *);\nint kvconn_node_open(uint64_t, const char *, uint64_t *, int *, void *);\n\
+         int main(void) { uint64_t node; if (kvconn_node_open(0, \"prefill-9\", &node, NULL, NULL)) return 1;\n\
+         puts(\"hangs\"); fflush(stdout); for (;;) pause(); }\n",
+    )
+    .unwrap();
+    let program = directory.join("hangs");
+    let compiled = Command::new("cc").arg(&source).arg(&stripped).arg("-o").arg(&program).arg("-s").status().unwrap();
+    assert!(compiled.success());
+    let mut child = Command::new(&program).env("LD_LIBRARY_PATH", &directory).stdout(Stdio::piped()).spawn().unwrap();
+    let mut begun = [0; 6];
+    child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+    let out = directory.join("dump");
+    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    let line = "call (int)kvconn_dump(2, (void*)0)";
+    assert!(operations.contains(line), "docs/operations.md does not have the line {line}");
+    // The process's own descriptor 2 would be this test's: into a file instead.
+    let open = format!("call (int)open(\"{}\", 0x241, 0600)", out.display());
+    let call = line.replace("(2,", "($fd,");
+    let gdb = Command::new("gdb")
+        .args(["-q", "-nx", "-batch", "-p", &child.id().to_string(), "-ex", &open, "-ex", "set $fd = $", "-ex", &call])
+        .output()
+        .unwrap();
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let told = String::from_utf8_lossy(&gdb.stdout).into_owned() + &String::from_utf8_lossy(&gdb.stderr);
+    if told.contains("ptrace: Operation not permitted") {
+        println!("SKIPPED: this machine does not let a process be debugged");
+        return;
+    }
+    let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("{e}: {told}"));
+    assert!(text.contains("node \"prefill-9\""), "{text}\n{told}");
+    std::fs::remove_dir_all(directory).unwrap();
+}

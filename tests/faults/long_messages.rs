@@ -1,0 +1,154 @@
+//! Messages of very many frames beside other calls (field report R33).
+
+use std::sync::Barrier;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+use kvconn::error::Status;
+
+use crate::common::engine::{SetOnDrop, after, connection, message, send, wait_ended};
+use crate::common::load::Stopwatch;
+use crate::common::{Engine, OwnProcess, Peer, PeerOptions, ms, wait_until};
+use crate::test_name;
+
+const LONG: Duration = Duration::from_secs(20);
+const FRAMES: usize = 65_536;
+/// Guarantee 1: how long a call takes that does not wait.
+const BOUND: Duration = ms(10);
+
+/// How long calls took, and what the machine's load excuses.
+#[derive(Default)]
+struct Times(Vec<(Duration, Duration)>);
+
+impl Times {
+    fn take<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let watch = Stopwatch::start();
+        let result = call();
+        self.0.push((watch.elapsed(), watch.excused()));
+        result
+    }
+
+    /// Half of them within the bound whatever else the machine does, and all but for its load.
+    #[track_caller]
+    fn check(mut self, what: &str) {
+        self.0.sort_unstable();
+        let (median, most) = (self.0[self.0.len() / 2].0, self.0[self.0.len() - 1]);
+        println!(
+            "{what}: {} times, median {median:?}, longest {:?} of which {:?} are excused",
+            self.0.len(),
+            most.0,
+            most.1
+        );
+        assert!(median <= BOUND, "{what}: half of {} take {median:?} or longer", self.0.len());
+        for (took, excused) in self.0 {
+            assert!(
+                took <= BOUND + excused,
+                "{what} took {took:?}, allowed are {BOUND:?} and {excused:?} for the load"
+            );
+        }
+    }
+}
+
+#[test]
+fn messages_of_65536_frames_delay_no_other_call() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let busy = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+    let other = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+    let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    let calm = engine.ready(other.endpoint());
+    let frames: Vec<&[u8]> = vec![b"x"; FRAMES];
+    let (over, accepted) = (AtomicBool::new(false), AtomicU64::new(0));
+    let [mut disconnects, mut failures, mut sends] = [(); 3].map(|()| Times::default());
+    std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        for _ in 0..6 {
+            scope.spawn(|| {
+                while !over.load(Ordering::Relaxed) {
+                    match engine.send_to(busy.endpoint(), &frames, ms(2000)) {
+                        Ok(_) => _ = accepted.fetch_add(1, Ordering::Relaxed),
+                        Err(_) => std::thread::sleep(ms(1)),
+                    }
+                }
+            });
+        }
+        // A message is on its way into the connection at nearly every moment.
+        for round in 0..20 {
+            let node = engine.node("busy", &[busy.endpoint()]);
+            let before = accepted.load(Ordering::Relaxed);
+            let flows = || accepted.load(Ordering::Relaxed) > before + 6;
+            wait_until("the six threads get through", LONG, flows);
+            for _ in 0..10 {
+                sends.take(|| send(&calm, &[b"x"], Duration::ZERO)).expect("there is room");
+                sends.take(|| engine.send_to(other.endpoint(), &[b"x"], Duration::ZERO)).expect("there is room");
+                std::thread::sleep(ms(1));
+            }
+            if round % 2 == 0 {
+                failures.take(|| engine.handle_failure(node, None)).expect("it lives");
+            } else if let Ok(conn) = engine.find(busy.endpoint()) {
+                let conn = connection(conn);
+                disconnects.take(|| conn.disconnect()).expect("no error");
+            }
+        }
+    });
+    disconnects.check("disconnect");
+    failures.check("handle_failure");
+    sends.check("a send without waiting to another endpoint");
+}
+
+/// What a sender in the middle of its message gets when the connection ends, and that the peer gets whole messages only.
+#[test]
+fn a_long_message_is_accepted_whole_or_not_at_all() {
+    let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+    let engine = Engine::new();
+    let frames: Vec<&[u8]> = vec![b"x"; FRAMES];
+    let (mut whole, mut refused) = (0, 0);
+    for round in 0..30_u64 {
+        let conn = engine.ready(peer.endpoint());
+        let begun = Instant::now();
+        let mut copied = Some(message(&frames).expect("memory"));
+        let starts = Barrier::new(2);
+        let sent = std::thread::scope(|scope| {
+            let sender = scope.spawn(|| {
+                starts.wait();
+                conn.send(&mut || Ok(copied.take().expect("asked once")), after(LONG))
+            });
+            starts.wait();
+            let at = Instant::now() + Duration::from_micros(200 * round);
+            while Instant::now() < at {
+                std::hint::spin_loop();
+            }
+            conn.disconnect().expect("no error");
+            sender.join().expect("a sender")
+        });
+        assert!(begun.elapsed() < LONG);
+        let end = wait_ended(&conn, LONG);
+        match sent {
+            Ok(sequence) => {
+                assert_eq!((sequence, end.accepted), (1, 1));
+                whole += 1;
+            }
+            Err(error) => {
+                assert_eq!((error.status, end.accepted), (Status::Disconnected, 0), "{error:?}");
+                refused += 1;
+            }
+        }
+        wait_until("the socket is closed", LONG, || conn.gone().is_some());
+    }
+    println!("{whole} accepted, {refused} refused");
+    // On one that lives, they arrive whole, and between them those of other threads.
+    let before = peer.received();
+    let conn = engine.ready(peer.endpoint());
+    std::thread::scope(|scope| {
+        for _ in 0..3 {
+            scope.spawn(|| (0..5).for_each(|_| _ = send(&conn, &frames, LONG).expect("a healthy peer")));
+            scope.spawn(|| (0..200).for_each(|_| _ = send(&conn, &[b"y", b"z"], LONG).expect("a healthy peer")));
+        }
+    });
+    assert_eq!(conn.info().rescues, 0);
+    let messages = before.messages + 15 + 600;
+    peer.wait_received(messages, LONG);
+    let received = peer.received();
+    assert_eq!((received.messages, received.frames), (messages, before.frames + 15 * FRAMES as u64 + 1200));
+}
