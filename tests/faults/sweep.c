@@ -430,14 +430,14 @@ static void story(void) {
 
 /// Runs one case. `descriptors` and `threads` are how many a process has that has done the same without faults.
 static void child(bool warm, int descriptors, int threads) {
-    alarm(20);
+    alarm(45);
     int before = entries("/proc/self/fd");
-    if (warm && !works(2000)) _exit(101); // the machine's fault, not the case's
+    if (warm && !works(10000)) _exit(101); // the machine's fault, not the case's
     kvconn_disconnect_all(0, 0, NULL);
     armed = 1;
     story();
     armed = 0;
-    if (!works(4000)) verdict |= DEAD;
+    if (!works(10000)) verdict |= DEAD;
     kvconn_disconnect_all(0, 0, NULL);
     // Closing goes on in the background.
     long until = now_ms() + (descriptors && !is_memory(fault_call) ? 2000 : 300);
