@@ -116,7 +116,7 @@ fn a_long_message_is_accepted_whole_or_not_at_all() {
     let engine = Engine::new();
     let frames: Vec<&[u8]> = vec![b"x"; FRAMES];
     let buffers = Buffers(frames.iter().map(|frame| &raw const **frame).collect());
-    let (mut whole, mut refused) = (0, 0);
+    let (mut whole, mut refused, mut longest) = (0, 0, [Duration::ZERO; 2]);
     for round in 0..40_u64 {
         let conn = engine.ready(peer.endpoint());
         let mut copied = Some(message(&frames).expect("memory"));
@@ -139,8 +139,10 @@ fn a_long_message_is_accepted_whole_or_not_at_all() {
             conn.disconnect().expect("no error");
             let watch = Stopwatch::start();
             let sent = sender.join().expect("a sender");
-            // Zero-copy frames that libzmq has taken are given back first.
-            watch.at_most(ms(100), "a send whose connection has ended");
+            // It makes and drops 65,536 frames, which takes its share of a busy machine. If it waited in vain for libzmq to
+            // give back zero-copy frames, it would take 10 s.
+            watch.at_most(ms(5000), "a send whose connection has ended");
+            longest[(round % 2) as usize] = longest[(round % 2) as usize].max(watch.elapsed());
             sent
         });
         let end = wait_ended(&conn, LONG);
@@ -156,7 +158,9 @@ fn a_long_message_is_accepted_whole_or_not_at_all() {
         }
         wait_until("the socket is closed", LONG, || conn.gone().is_some());
     }
-    println!("{whole} accepted, {refused} refused");
+    println!(
+        "{whole} accepted, {refused} refused; a send returned after {longest:?} (copied, without a copy) at the latest"
+    );
     // On one that lives, they arrive whole, and between them those of other threads.
     let before = peer.received();
     let conn = engine.ready(peer.endpoint());
