@@ -24,7 +24,7 @@ const UNREACHABLE: u8 = 3;
 const PROTOCOL: u8 = 2;
 const SOURCE_ROUTE: u8 = 5;
 
-/// Answers each TCP packet that leaves for a port, as a router or firewall on its way would.
+/// Answers each TCP packet that leaves for a port, as a router or firewall between the hosts would.
 struct Answering {
     stop: Arc<AtomicBool>,
     thread: Option<JoinHandle<u32>>,

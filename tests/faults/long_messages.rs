@@ -85,7 +85,7 @@ fn messages_of_65536_frames_delay_no_other_call() {
                 }
             });
         }
-        // A message is on its way into the connection at nearly every moment.
+        // At nearly every moment a message is being handed over.
         for round in 0..20 {
             let node = engine.node("busy", &[busy.endpoint()]);
             let before = accepted.load(Ordering::Relaxed);

@@ -83,7 +83,7 @@ fn an_end_that_is_announced_lets_pass_what_was_begun() {
 }
 
 #[test]
-fn who_gives_up_at_a_busy_channel_hands_the_baton_on() {
+fn a_sender_that_gives_up_at_a_busy_channel_hands_its_role_on() {
     explore_bounded(|| {
         let model = Model::<false>::new(3);
         let items = [(Item::Long, Limit::Never), (Item::Message, Limit::SecondLook), (Item::Message, Limit::Never)];
