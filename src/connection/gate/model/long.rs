@@ -14,13 +14,13 @@ fn beside_another<const FAIR: bool>(other: Item, signals: [usize; 2]) {
 }
 
 #[test]
-fn who_comes_back_wakes_those_who_found_the_channel_busy() {
+fn a_returning_sender_wakes_those_that_found_the_channel_busy() {
     explore_bounded(|| beside_another::<false>(Item::Message, [2, 0]));
     explore_bounded(|| beside_another::<true>(Item::Message, [2, 0]));
 }
 
 #[test]
-fn who_is_away_may_take_the_signal_of_the_head() {
+fn a_sender_that_is_away_may_take_the_signal_of_the_head() {
     explore_bounded(|| beside_another::<false>(Item::Message, [1, 1]));
     explore_bounded(|| beside_another::<true>(Item::Message, [1, 1]));
 }
@@ -52,7 +52,7 @@ fn meets_the_end<const FAIR: bool>(room: usize, other: Item) {
 }
 
 #[test]
-fn who_comes_back_to_an_end_gives_up_the_socket() {
+fn a_sender_that_returns_to_an_ended_channel_gives_up_the_socket() {
     explore(|| {
         let model = Model::<false>::new(1);
         let trier = model.trier(Item::Long, Limit::Never);
@@ -110,7 +110,7 @@ fn a_pipe_that_dies_under_a_long_one_releases_everybody() {
 }
 
 #[test]
-fn who_looks_at_the_socket_does_not_disturb() {
+fn a_look_at_the_socket_does_not_disturb() {
     explore_bounded(|| {
         let model = Model::<false>::new(0);
         let triers = [model.trier(Item::Long, Limit::Never), model.trier(Item::Message, Limit::Never)];
