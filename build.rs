@@ -4,7 +4,8 @@ use std::env;
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
-    // [patch.crates-io] counts only in the workspace that is built: a program that uses kvconn as a Rust crate must repeat it.
+    // [patch.crates-io] counts only in the workspace that is built: a program that uses kvconn as a Rust crate must
+    // repeat it.
     assert!(
         env::var_os("DEP_ZMQ_COMPLETE").is_some(),
         "zmq-sys was built without kvconn's bundled/zeromq-src: copy [patch.crates-io] of kvconn's Cargo.toml to your workspace"

@@ -1,7 +1,7 @@
 //! What a small message costs: kvconn with the ledger and without, beside libzmq used as its examples do. `make bench`.
 //!
-//! One thread sends to one PULL peer in its own process, over TCP on this host. Every round measures every form once, in
-//! another order than the round before: what else the machine does meets all of them alike. Printed are medians.
+//! One thread sends to one PULL peer in its own process, over TCP on this host. Every round measures every form once,
+//! in another order than the round before: what else the machine does meets all of them alike. Printed are medians.
 
 use std::ffi::{CString, c_int, c_void};
 use std::time::{Duration, Instant};

@@ -8,14 +8,14 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::sys::random;
 
-/// One counter for all kinds of ids, so that an id of one kind is never valid as another. 0 before the first id. A forked
-/// child continues the parent's count, so that the parent's ids mean nothing in it.
+/// One counter for all kinds of ids, so that an id of one kind is never valid as another. 0 before the first id. A
+/// forked child continues the parent's count, so that the parent's ids mean nothing in it.
 static NEXT: AtomicU64 = AtomicU64::new(0);
 
 /// How many low bits of the first id are not random. More than 2^32 ids run on into the high bits.
 const COUNTED_BITS: u32 = 32;
-/// How many bits above those are random. Two copies have the same ones once in a thousand million times. The rest stays zero:
-/// an id is positive also where 64-bit numbers have a sign.
+/// How many bits above those are random. Two copies have the same ones once in a thousand million times. The rest stays
+/// zero: an id is positive also where 64-bit numbers have a sign.
 const RANDOM_BITS: u32 = 30;
 
 fn next() -> u64 {

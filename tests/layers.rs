@@ -1,14 +1,15 @@
 //! The floors of `src/`: a file names only what stands below it.
 //!
-//! The test reads every `use` and every path that begins with `crate::`. It fails on an arrow that points up, on a circle of
-//! more than four files inside a folder, and on two types of one name. When it fails it prints the floor plan.
+//! The test reads every `use` and every path that begins with `crate::`. It fails on an arrow that points up, on a
+//! circle of more than four files inside a folder, and on two types of one name. When it fails it prints the floor
+//! plan.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The folders and files of `src/`, from the top floor to the ground, and what each is for. `docs/architecture.md` shows
-/// the same floors in the same words.
+/// The folders and files of `src/`, from the top floor to the ground, and what each is for. `docs/architecture.md`
+/// shows the same floors in the same words.
 const FLOORS: &[(&str, &str)] = &[
     ("capi", "the C boundary: one file for each section of the header"),
     ("observe", "describe, dump, metrics: they read everything, and nothing calls them"),
@@ -103,7 +104,8 @@ fn arrows(sources: &[Source]) -> Vec<Arrow> {
                 }
             }
         }
-        // A module that declares children may name them without a prefix. A re-export (`pub use`) needs nothing of them.
+        // A module that declares children may name them without a prefix. A re-export (`pub use`) needs nothing of
+        // them.
         for (number, code) in &source.code {
             if let Some(rest) = code.trim_start().strip_prefix("use ")
                 && !["crate::", "super::", "std::"].iter().any(|prefix| rest.starts_with(prefix))

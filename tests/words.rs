@@ -1,7 +1,7 @@
 //! Words that must not come back: the project uses the field's terms, and plain English.
 //!
-//! The test splits every text file into words. Identifiers are split too: `let_go` and `LetGo` are both "let go". A term
-//! may continue on the next line. When the test fails it lists file, line, the words found and the replacement.
+//! The test splits every text file into words. Identifiers are split too: `let_go` and `LetGo` are both "let go". A
+//! term may continue on the next line. When the test fails it lists file, line, the words found and the replacement.
 
 use std::fs;
 use std::path::Path;
@@ -60,7 +60,8 @@ struct Word {
     end: usize,
 }
 
-/// Splits a text into words: at everything that is not a letter or digit, and inside identifiers at `_` and before capitals.
+/// Splits a text into words: at everything that is not a letter or digit, and inside identifiers at `_` and before
+/// capitals.
 fn words(text: &str) -> Vec<Word> {
     let mut words: Vec<Word> = Vec::new();
     let (mut line, mut before) = (1, ' ');

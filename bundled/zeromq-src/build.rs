@@ -1,5 +1,5 @@
-//! Cargo tells where libsodium was built (`DEP_SODIUM_*`) only to the build script of a direct dependant. libzmq is built
-//! later, inside the build script of zmq-sys, so the answer is compiled into this crate.
+//! Cargo tells where libsodium was built (`DEP_SODIUM_*`) only to the build script of a direct dependant. libzmq is
+//! built later, inside the build script of zmq-sys, so the answer is compiled into this crate.
 
 use std::env;
 

@@ -1,6 +1,7 @@
 //! How many bytes may be queued in this process: accepted, and not yet acknowledged by the peers' kernels.
 //!
-//! Each connection reserves bytes in steps, so that senders to different connections do not contend here for every message.
+//! Each connection reserves bytes in steps, so that senders to different connections do not contend here for every
+//! message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -1,8 +1,8 @@
 //! Sending to many connections with one thread, under one deadline.
 //!
-//! First, each message is copied and tried once. Then the first message that must wait at each connection queues, and one
-//! wait serves all of them ([`pending`]). So this thread copies nothing while it holds a place in a queue in which other
-//! senders wait too.
+//! First, each message is copied and tried once. Then the first message that must wait at each connection queues, and
+//! one wait serves all of them ([`pending`]). So this thread copies nothing while it holds a place in a queue in which
+//! other senders wait too.
 
 use std::cell::Cell;
 use std::collections::{HashMap, VecDeque};
@@ -30,9 +30,10 @@ struct Lane {
     waited: Cell<bool>,
 }
 
-/// Sends each message on its connection, which `find` looks up by its id. Returns for each item its sequence, or why it was
-/// not accepted. Connection 0 is skipped, with sequence 0. Messages for one connection are accepted in the order given.
-/// If a message was tried and refused, the later ones for its connection are refused too: nothing may overtake it.
+/// Sends each message on its connection, which `find` looks up by its id. Returns for each item its sequence, or why it
+/// was not accepted. Connection 0 is skipped, with sequence 0. Messages for one connection are accepted in the order
+/// given. If a message was tried and refused, the later ones for its connection are refused too: nothing may overtake
+/// it.
 pub(crate) fn send_batch<M>(
     find: impl Fn(ConnId) -> Result<Arc<Connection>>,
     items: impl ExactSizeIterator<Item = (ConnId, M)>,

@@ -1,8 +1,8 @@
 //! Handing over a message of many frames without its connection's lock.
 //!
-//! libzmq takes a message frame by frame, and keeps the frames to itself until it has the last one. So a sender takes the
-//! socket out of the locked state after the first frame, hands over the others, and takes the lock again for the last
-//! one, with which libzmq accepts the message. A connection that has ended meanwhile drops the unfinished message.
+//! libzmq takes a message frame by frame, and keeps the frames to itself until it has the last one. So a sender takes
+//! the socket out of the locked state after the first frame, hands over the others, and takes the lock again for the
+//! last one, with which libzmq accepts the message. A connection that has ended meanwhile drops the unfinished message.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

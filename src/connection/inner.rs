@@ -37,8 +37,8 @@ pub(crate) struct ConnectionInner {
     pub(super) state: State,
     pub(super) ready_at: Option<Instant>,
     pub(super) end: Option<End>,
-    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message is
-    /// handed over.
+    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message
+    /// is handed over.
     socket: Option<(AttemptId, PushSocket)>,
     /// A sender has the socket, and hands over a long message without the lock.
     handing_over: bool,
@@ -123,8 +123,8 @@ impl ConnectionInner {
         }
     }
 
-    /// The handshake has succeeded. Returns false if the connection has ended already. `tcp` is our descriptor for its TCP
-    /// connection, if it has one.
+    /// The handshake has succeeded. Returns false if the connection has ended already. `tcp` is our descriptor for its
+    /// TCP connection, if it has one.
     pub(crate) fn ready(&mut self, tcp: Option<OwnedFd>) -> bool {
         let next = self.state.after(Transition::HandshakeDone);
         if next == self.state {
@@ -176,8 +176,8 @@ impl ConnectionInner {
         Some(Finished { ending, delivery: self.delivery, os_errno, ready_for })
     }
 
-    /// The errno of a connection that the kernel reports as hung up, 0 if the peer has closed it. `None`: libzmq has taken
-    /// the errno, and its monitor is about to report it.
+    /// The errno of a connection that the kernel reports as hung up, 0 if the peer has closed it. `None`: libzmq has
+    /// taken the errno, and its monitor is about to report it.
     pub(crate) fn hang_up(&self) -> Option<i32> {
         let Some(tcp) = self.account.tcp() else { return Some(0) };
         let pending = tcp_info::take_error(tcp);
@@ -279,7 +279,8 @@ impl ConnectionInner {
         self.socket.as_ref().map(|(_, push)| push)
     }
 
-    /// Replaces the present dial attempt and returns it. Returns the new socket as an error if the connection has ended.
+    /// Replaces the present dial attempt and returns it. Returns the new socket as an error if the connection has
+    /// ended.
     pub(crate) fn replace_attempt(
         &mut self,
         attempt: AttemptId,
@@ -294,8 +295,8 @@ impl ConnectionInner {
         }
     }
 
-    /// Checks the progress of what is in flight, and raises STALLED or RECOVERED when due. Returns the time until the next
-    /// check; `None` when nothing is in flight.
+    /// Checks the progress of what is in flight, and raises STALLED or RECOVERED when due. Returns the time until the
+    /// next check; `None` when nothing is in flight.
     pub(crate) fn check_stall(&mut self) -> Option<Duration> {
         if self.state != State::Ready {
             return None;
@@ -328,7 +329,8 @@ impl ConnectionInner {
         })
     }
 
-    /// How long it has been idle: READY, nothing to do, and every accepted message acknowledged. `None` if it is not idle.
+    /// How long it has been idle: READY, nothing to do, and every accepted message acknowledged. `None` if it is not
+    /// idle.
     pub(crate) fn idle(&self) -> Option<Duration> {
         let known = self.account.acknowledged().is_some();
         let idle =
@@ -337,8 +339,8 @@ impl ConnectionInner {
         idle.then(|| self.progress.elapsed())
     }
 
-    /// How soon the kernel is asked again whether the budget has room. The kernel has no notification for it. The longer
-    /// there was no progress, the less often it is asked.
+    /// How soon the kernel is asked again whether the budget has room. The kernel has no notification for it. The
+    /// longer there was no progress, the less often it is asked.
     fn budget_recheck_interval(&self) -> Duration {
         (self.progress.elapsed() / 16).clamp(Duration::from_millis(2), Duration::from_millis(50))
     }
@@ -349,7 +351,8 @@ impl ConnectionInner {
         self.account.give_back();
     }
 
-    /// How often progress is checked while something is in flight. Progress and STALLED are seen at most one check late.
+    /// How often progress is checked while something is in flight. Progress and STALLED are seen at most one check
+    /// late.
     fn check_interval(&self) -> Duration {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
     }
@@ -395,8 +398,8 @@ impl ConnectionInner {
         self.events.push(event.conn(self.conn, &self.endpoint).delivery(self.known_delivery()));
     }
 
-    /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's last
-    /// progress. It is the sender's own: a shorter deadline of another thread does not change it.
+    /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's
+    /// last progress. It is the sender's own: a shorter deadline of another thread does not change it.
     pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
         let (now, deadline) = (Instant::now(), begun + timeout);
         let (conn, endpoint) = (self.conn, self.endpoint.clone());
@@ -479,7 +482,8 @@ impl Channel for ConnectionInner {
                 ))
             }
             Sent::Broken => {
-                // From here on `dead` refuses messages, because libzmq would silently drop their frames. The sender reports the end.
+                // From here on `dead` refuses messages, because libzmq would silently drop their frames. The sender
+                // reports the end.
                 self.dead = true;
                 Tried::Refused(self.error(Status::PeerLost, 0, DEAD_PIPE))
             }

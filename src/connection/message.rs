@@ -14,15 +14,16 @@ use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseT
 use crate::error::{Error, Result};
 use crate::libzmq::Frame;
 
-/// The most frames of one message. Far above any control message. Without the limit, an absurd count would be allocated.
+/// The most frames of one message. Far above any control message. Without the limit, an absurd count would be
+/// allocated.
 pub const MAX_FRAMES: usize = 65_536;
 
 /// A message of one or more frames. It is accepted whole or not at all.
 pub struct Message {
     /// What it takes on the wire, with NULL and with CURVE.
     wire: Wire,
-    // The list of one frame needs no allocation. A larger inline list would be moved with every message, which costs more than
-    // it saves.
+    // The list of one frame needs no allocation. A larger inline list would be moved with every message, which costs
+    // more than it saves.
     frames: SmallVec<[Frame; 1]>,
     /// Reports when libzmq has freed the message, where that is needed.
     tracker: Option<Arc<ReleaseTracker>>,
@@ -91,12 +92,12 @@ impl Message {
         Ok(Message { wire, frames: copied, tracker: None })
     }
 
-    /// A message of frames that are not copied. `freed` counts the bytes that libzmq has freed of the accepted messages of the
-    /// connection that has this mechanism; `queue` gets the message then. INVALID and LIMIT as for copied frames.
+    /// A message of frames that are not copied. `freed` counts the bytes that libzmq has freed of the accepted messages
+    /// of the connection that has this mechanism; `queue` gets the message then. INVALID and LIMIT as for copied
+    /// frames.
     ///
-    /// The frames must be readable and must not change until the buffers are released, or [`ReleaseTracker::wait_freed`] has
-    /// returned true.
-    /// true.
+    /// The frames must be readable and must not change until the buffers are released, or
+    /// [`ReleaseTracker::wait_freed`] has returned true. true.
     pub(crate) unsafe fn zero_copy(
         frames: &[*const [u8]],
         buffers: ZeroCopyBuffers,
@@ -120,8 +121,8 @@ impl Message {
         self.wire.bytes(mechanism)
     }
 
-    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message must not
-    /// be sent.
+    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message
+    /// must not be sent.
     pub(crate) fn track(&mut self, bytes: u64, freed: &Arc<AtomicU64>) -> io::Result<()> {
         let tracker = ReleaseTracker::copied(bytes, freed.clone());
         // libzmq frees frames in order: the last one stands for all.

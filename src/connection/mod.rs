@@ -161,8 +161,9 @@ impl Connection {
         self.dialled
     }
 
-    /// Sends one whole message on this connection, or fails, and then the message is not accepted. Waits for READY and for
-    /// room, up to the timeout. `message` makes the message; it is called at most once, after a first check of the state.
+    /// Sends one whole message on this connection, or fails, and then the message is not accepted. Waits for READY and
+    /// for room, up to the timeout. `message` makes the message; it is called at most once, after a first check of the
+    /// state.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
         self.count_failure(self.send_uncounted(message, timeout))
     }
@@ -182,9 +183,9 @@ impl Connection {
         self.pass(&mut message()?, timeout)
     }
 
-    /// Like `send`, with frames that are not copied. On success `release` is called once, on the thread kvconn-release, when
-    /// the frames are the caller's again. That may be before this call returns. On an error the frames are the caller's
-    /// when this call returns, and `release` is not called.
+    /// Like `send`, with frames that are not copied. On success `release` is called once, on the thread kvconn-release,
+    /// when the frames are the caller's again. That may be before this call returns. On an error the frames are the
+    /// caller's when this call returns, and `release` is not called.
     ///
     /// # Safety
     /// The frames must be readable and must not change until they are the caller's again.
@@ -255,14 +256,15 @@ impl Connection {
     /// Ends the connection if the error says that the peer is lost; returns the same result.
     fn end_if_lost(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
         if matches!(&result, Err(error) if error.status == Status::PeerLost) {
-            // This send may be the first to find the pipe dead. If the connection has ended already, this changes nothing.
+            // This send may be the first to find the pipe dead. If the connection has ended already, this changes
+            // nothing.
             self.owner.end(self, End::new(Transition::PeerGone, DEAD_PIPE));
         }
         result
     }
 
-    /// Waits until the buffers of every message up to `sequence` (0: all accepted so far) are the caller's again. TIMEOUT;
-    /// WOULD_DEADLOCK on the thread that releases them; INVALID for a message that is not accepted yet.
+    /// Waits until the buffers of every message up to `sequence` (0: all accepted so far) are the caller's again.
+    /// TIMEOUT; WOULD_DEADLOCK on the thread that releases them; INVALID for a message that is not accepted yet.
     pub fn wait_released(&self, sequence: u64, timeout: Timeout) -> Result<()> {
         let error = |status, text: String| Err(Error::new(status, text).about(self.id).at(&self.endpoint));
         let (accepted, (in_flight, ..)) = {
@@ -295,7 +297,8 @@ impl Connection {
         }
     }
 
-    /// Returns the bytes of the process's budget that it does not need. Does nothing while another thread holds the lock.
+    /// Returns the bytes of the process's budget that it does not need. Does nothing while another thread holds the
+    /// lock.
     pub(crate) fn try_give_back(&self) {
         if let Some(mut inner) = self.gate.try_lock() {
             inner.give_back();
@@ -321,10 +324,12 @@ impl Connection {
         })
     }
 
-    /// Waits until the peer's kernel has acknowledged every message up to `sequence` (0: all accepted so far). In every case
-    /// also returns what is acknowledged. TIMEOUT; UNSUPPORTED where acknowledgements are unknown; or why it ended.
+    /// Waits until the peer's kernel has acknowledged every message up to `sequence` (0: all accepted so far). In every
+    /// case also returns what is acknowledged. TIMEOUT; UNSUPPORTED where acknowledgements are unknown; or why it
+    /// ended.
     pub fn flush(&self, sequence: u64, timeout: Timeout) -> (Result<()>, u64) {
-        /// How long to wait before the kernel is asked again, at first and at most. The kernel has no notification for it.
+        /// How long to wait before the kernel is asked again, at first and at most. The kernel has no notification for
+        /// it.
         const FIRST: Duration = Duration::from_micros(100);
         const MOST: Duration = Duration::from_millis(5);
         let deadline = Instant::now() + timeout.or(self.owner.send_timeout());
@@ -462,8 +467,8 @@ impl Connection {
         Some(finished)
     }
 
-    /// Returns whether a send that the process's budget refused should be tried again. Other connections may still reserve
-    /// bytes that were acknowledged in the meantime.
+    /// Returns whether a send that the process's budget refused should be tried again. Other connections may still
+    /// reserve bytes that were acknowledged in the meantime.
     fn bytes_reclaimed(&self, result: &Result<u64>) -> bool {
         matches!(result, Err(error) if error.status == Status::Limit) && self.owner.reclaim_bytes()
     }

@@ -11,8 +11,8 @@ use super::socket::PushSocket;
 use crate::error::{Result, Status};
 use crate::ids::{AttemptId, ConnId};
 
-/// The manager of a connection. Every method may take the manager's global lock, unless it says otherwise: no lock may be
-/// held when it is called.
+/// The manager of a connection. Every method may take the manager's global lock, unless it says otherwise: no lock may
+/// be held when it is called.
 pub(crate) trait Owner: Send + Sync {
     /// The configured `send_timeout_ms`. Takes no lock.
     fn send_timeout(&self) -> Duration;
@@ -20,8 +20,8 @@ pub(crate) trait Owner: Send + Sync {
     fn count_refused(&self, status: Status);
     /// Counts the time that a send has waited. Takes no lock.
     fn count_wait(&self, time: Duration);
-    /// Asks all connections to give back the bytes of the process's budget that they do not need. Returns false when that was
-    /// done a moment ago.
+    /// Asks all connections to give back the bytes of the process's budget that they do not need. Returns false when
+    /// that was done a moment ago.
     fn reclaim_bytes(&self) -> bool;
     /// The queue of the thread `kvconn-release`, which the first call starts. LIMIT when the thread cannot be started.
     fn release_queue(&self) -> Result<Arc<ReleaseQueue>>;
@@ -35,8 +35,8 @@ pub(crate) trait Owner: Send + Sync {
     fn sockets_closed(&self);
 }
 
-/// The thread that watches the sockets of connections. Its methods only queue a command (leaf lock), so they may be called
-/// under any lock.
+/// The thread that watches the sockets of connections. Its methods only queue a command (leaf lock), so they may be
+/// called under any lock.
 pub(crate) trait SocketWatcher: Send + Sync {
     /// Closes the socket of a dial attempt that is watched.
     fn close(&self, attempt: AttemptId, push: PushSocket);

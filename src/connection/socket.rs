@@ -17,20 +17,21 @@ use crate::ids::AttemptId;
 use crate::libzmq::{self, Context, Socket, io_error};
 use crate::options::{Key, Values};
 
-/// The descriptors of one dial attempt: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader, TCP's
-/// own, and with acknowledgement our own for the same TCP connection.
+/// The descriptors of one dial attempt: the mailboxes of the PUSH socket, of its monitor and of the monitor's reader,
+/// TCP's own, and with acknowledgement our own for the same TCP connection.
 fn descriptors(values: &Values) -> usize {
     4 + usize::from(values.acknowledgement())
 }
 
-/// The encoder's batch size. Gives 1.4 to 1.7 times the throughput of small messages with libzmq's 8 KiB. More gains nothing.
+/// The encoder's batch size. Gives 1.4 to 1.7 times the throughput of small messages with libzmq's 8 KiB. More gains
+/// nothing.
 const OUT_BATCH: i32 = 64 * 1024;
 /// A PUSH socket receives nothing. These limit what a hostile peer can send. The handshake needs some bytes.
 const RECEIVE_HWM: i32 = 4;
 const RECEIVE_MAX: i64 = 4096;
 
-/// The monitor's events. MONITOR_STOPPED says that libzmq has really closed the socket. libzmq's reaper sends it, and the
-/// reaper would hang if the reader were full or closed. Therefore the reader has no limit and is closed only after
+/// The monitor's events. MONITOR_STOPPED says that libzmq has really closed the socket. libzmq's reaper sends it, and
+/// the reaper would hang if the reader were full or closed. Therefore the reader has no limit and is closed only after
 /// this event.
 const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECTED
     | zmq_sys::ZMQ_EVENT_CLOSED
@@ -158,8 +159,8 @@ fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
 }
 
 fn set_common_options(socket: &zmq::Socket, values: &Values) -> zmq::Result<()> {
-    // kvconn keeps the dial's time itself, and libzmq's limits are later. At the same moment it would be chance which of them
-    // reports first, and libzmq does not distinguish a timeout from a refusal.
+    // kvconn keeps the dial's time itself, and libzmq's limits are later. At the same moment it would be chance which
+    // of them reports first, and libzmq does not distinguish a timeout from a refusal.
     let later = |key| int(values, key).saturating_add(1000);
     // Nothing is queued before the peer is there. libzmq does not redial.
     socket.set_immediate(true)?;
@@ -226,8 +227,8 @@ impl PushSocket {
         matches!(self.send_frames(message, last..last + 1), Sent::Accepted)
     }
 
-    /// Hands over some of a message's frames, after those before them. libzmq keeps the frames to itself until it has the
-    /// last one: then the message is accepted.
+    /// Hands over some of a message's frames, after those before them. libzmq keeps the frames to itself until it has
+    /// the last one: then the message is accepted.
     pub(crate) fn send_frames(&self, message: &mut Message, places: Range<usize>) -> Sent {
         let frames = message.frames_mut();
         let last = frames.len() - 1;
@@ -241,8 +242,8 @@ impl PushSocket {
                         }
                     }
                     Some(libc::ENOMEM) if place == 0 => return Sent::NoMemory,
-                    // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop the frames
-                    // of the next message.
+                    // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop
+                    // the frames of the next message.
                     _ => return Sent::Broken,
                 }
             }
@@ -292,8 +293,8 @@ fn parse(bytes: &[u8]) -> Option<MonitorEvent> {
     })
 }
 
-/// Whether this descriptor is a TCP connection to itself. Read-only: if the number means another file by now, the answer
-/// is no.
+/// Whether this descriptor is a TCP connection to itself. Read-only: if the number means another file by now, the
+/// answer is no.
 pub(crate) fn is_self_connected(fd: RawFd) -> bool {
     // SAFETY: never closed by us (ManuallyDrop). getsockname and getpeername fail if it is not a socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });

@@ -1,9 +1,10 @@
 //! How long the kernel waits for a silent peer.
 //!
-//! Keepalive applies to an idle connection, the user timeout to one with data in flight. Linux uses one clock for both: if
-//! TCP_USER_TIMEOUT is set, unanswered probes end the connection after that time, not after their count. Therefore
-//! kvconn sets TCP_USER_TIMEOUT each time the connection becomes idle or busy. An idle connection gets keepalive's total
-//! time and not 0: a last acknowledgement or a PONG may still be in flight, and the kernel does not probe meanwhile.
+//! Keepalive applies to an idle connection, the user timeout to one with data in flight. Linux uses one clock for both:
+//! if TCP_USER_TIMEOUT is set, unanswered probes end the connection after that time, not after their count. Therefore
+//! kvconn sets TCP_USER_TIMEOUT each time the connection becomes idle or busy. An idle connection gets keepalive's
+//! total time and not 0: a last acknowledgement or a PONG may still be in flight, and the kernel does not probe
+//! meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;
@@ -38,9 +39,9 @@ impl PeerTimeouts {
         tcp_info::set_user_timeout(tcp, self.in_flight);
     }
 
-    /// Whether the kernel can have given up by now, after the peer has been silent for this time. An end before that time was
-    /// caused by an answer: the RST of a host that restarted and does not know the connection. If the user timeout is
-    /// 0, the kernel alone decides when to give up.
+    /// Whether the kernel can have given up by now, after the peer has been silent for this time. An end before that
+    /// time was caused by an answer: the RST of a host that restarted and does not know the connection. If the user
+    /// timeout is 0, the kernel alone decides when to give up.
     pub(super) fn can_be_over(self, in_flight: bool, silent: Duration, round_trip: Duration) -> bool {
         let patience = if in_flight { self.in_flight } else { self.idle };
         // The kernel counts from when it sent the lost data; kvconn counts from the last acknowledgement it has seen.

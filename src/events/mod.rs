@@ -1,7 +1,7 @@
 //! Events of a manager, in order: a bounded queue with a level-triggered descriptor.
 //!
-//! Reading it is optional. When it is full, the newest events are dropped, and an OVERFLOW takes their place in the order:
-//! an event read before it happened before the loss, an event read after it happened after the loss.
+//! Reading it is optional. When it is full, the newest events are dropped, and an OVERFLOW takes their place in the
+//! order: an event read before it happened before the loss, an event read after it happened after the loss.
 
 #[cfg(test)]
 mod tests;
@@ -306,8 +306,8 @@ impl Events {
         }
     }
 
-    /// The next event. Waits for one until the deadline. Does not wait if the deadline has passed. Several threads may wait;
-    /// each event goes to one of them.
+    /// The next event. Waits for one until the deadline. Does not wait if the deadline has passed. Several threads may
+    /// wait; each event goes to one of them.
     pub fn next(&self, deadline: Instant) -> Option<Event> {
         let mut queue = self.queue.lock();
         loop {
@@ -315,14 +315,15 @@ impl Events {
                 return Some(event);
             }
             if queue.closed || self.more.wait_until(&mut queue, deadline).timed_out() {
-                // An event may have come after the timeout and before the lock, and this thread may have been woken for it.
+                // An event may have come after the timeout and before the lock, and this thread may have been woken for
+                // it.
                 return queue.pop();
             }
         }
     }
 
-    /// A descriptor that is readable exactly while an event waits. It is for poll and similar calls. The caller must not
-    /// read it or write to it. It is closed with the queue.
+    /// A descriptor that is readable exactly while an event waits. It is for poll and similar calls. The caller must
+    /// not read it or write to it. It is closed with the queue.
     ///
     /// # Errors
     ///

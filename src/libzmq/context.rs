@@ -30,8 +30,8 @@ impl Context {
         Ok(context)
     }
 
-    /// Ends its threads and gives everything back. All of its sockets must be closed: `zmq_ctx_term` waits for them without a
-    /// bound.
+    /// Ends its threads and gives everything back. All of its sockets must be closed: `zmq_ctx_term` waits for them
+    /// without a bound.
     pub(crate) fn terminate(self) {
         // SAFETY: the context is live, and not used after this. EINTR: it is called again, as libzmq asks.
         let _ = retry(|| check(unsafe { zmq_sys::zmq_ctx_term(self.0.as_ptr()) }));

@@ -64,8 +64,8 @@ impl Frame {
         }
     }
 
-    /// A frame whose bytes stay where they are. The callback runs when libzmq has freed it, which may be at once; not when this
-    /// fails.
+    /// A frame whose bytes stay where they are. The callback runs when libzmq has freed it, which may be at once; not
+    /// when this fails.
     ///
     /// # Safety
     /// The bytes can be read and do not change until the callback runs.

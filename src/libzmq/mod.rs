@@ -1,11 +1,11 @@
 //! libzmq, made safe: no other folder calls its C functions.
 //!
 //! The `zmq` crate's safe types do what they can do: [`zmq::Socket`] for options, reading and closing, [`zmq::Message`]
-//! for what a monitor reports, [`zmq::version`] and [`zmq::has`]. The raw functions of `zmq-sys` are used where the crate lacks
-//! something or gets it wrong:
+//! for what a monitor reports, [`zmq::version`] and [`zmq::has`]. The raw functions of `zmq-sys` are used where the
+//! crate lacks something or gets it wrong:
 //!
-//! * [`zmq::Context`] cannot set `ZMQ_MAX_SOCKETS`, does not notice when no context could be made, and its drop waits in
-//!   `zmq_ctx_term`, without a bound, for sockets that still linger.
+//! * [`zmq::Context`] cannot set `ZMQ_MAX_SOCKETS`, does not notice when no context could be made, and its drop waits
+//!   in `zmq_ctx_term`, without a bound, for sockets that still linger.
 //! * [`zmq::Error`] panics on an errno that it does not list, such as ENFILE and ENOSPC. Making a socket and its
 //!   monitor can meet any errno of the system's. Connecting and sending run on threads that a panic must not reach.
 //! * `zmq::Socket::send` takes the message and drops it on EAGAIN. kvconn keeps it and tries again.

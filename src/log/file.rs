@@ -79,7 +79,8 @@ impl LogFile {
         }
     }
 
-    /// Opens the path again when it no longer names the open file, as after logrotate. While that fails the old file goes on.
+    /// Opens the path again when it no longer names the open file, as after logrotate. While that fails the old file
+    /// goes on.
     fn reopen_if_renamed(&mut self) {
         let Some(path) = &self.path else { return };
         if current_inode(path) == self.inode {

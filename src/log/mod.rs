@@ -137,7 +137,8 @@ fn push(level: Level, text: String) {
     }
 }
 
-/// One line on standard error, where nobody else can be told. A standard error that nobody reads must not stop the host.
+/// One line on standard error, where nobody else can be told. A standard error that nobody reads must not stop the
+/// host.
 fn report_failure(text: &str) {
     let line = format!("kvconn: environment variable {VARIABLE}: {text}\n");
     let _ = foreign_fd::write_all(libc::STDERR_FILENO, line.as_bytes(), Duration::ZERO);

@@ -138,8 +138,8 @@ impl SinkThread {
         }
     }
 
-    /// Waits until the thread is over, without a deadline not at all, and then stops it before its next call. False: the
-    /// sink is still in a call.
+    /// Waits until the thread is over, without a deadline not at all, and then stops it before its next call. False:
+    /// the sink is still in a call.
     pub(super) fn end(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         if let Some(deadline) = deadline {

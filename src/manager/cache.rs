@@ -29,7 +29,8 @@ pub(crate) struct Backoff {
     not_before: Option<Instant>,
     /// The reason: errno, and the outcome of the last dial.
     last: Option<(i32, Arc<str>)>,
-    /// The newest node life that reset it. Each life resets it only once, so repeated registration cannot cause a dial storm.
+    /// The newest node life that reset it. Each life resets it only once, so repeated registration cannot cause a dial
+    /// storm.
     reset_by: NodeId,
 }
 
@@ -144,8 +145,8 @@ impl Backoff {
         self.failures = self.failures.saturating_add(1);
     }
 
-    /// A dial that began at `dialled` was ended locally before it was READY, so its outcome is unknown. It uses up its step:
-    /// otherwise dialling and giving up in turn would be a dial storm. The next step does not grow.
+    /// A dial that began at `dialled` was ended locally before it was READY, so its outcome is unknown. It uses up its
+    /// step: otherwise dialling and giving up in turn would be a dial storm. The next step does not grow.
     fn given_up(&mut self, dialled: Instant, values: &Values, text: &str) {
         self.hold(dialled, values, libc::ECANCELED, format!("the last dial was given up: {text}"));
     }

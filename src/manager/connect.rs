@@ -17,8 +17,9 @@ use crate::options::{Key, Options, Reach, Values};
 use crate::timeout::Timeout;
 
 impl Manager {
-    /// The live connection to an endpoint, or a new dial. With `wait` 0 it returns at once, in whatever state the connection
-    /// is. Otherwise it waits until READY or failure. On TIMEOUT the dial goes on, and the error names the connection.
+    /// The live connection to an endpoint, or a new dial. With `wait` 0 it returns at once, in whatever state the
+    /// connection is. Otherwise it waits until READY or failure. On TIMEOUT the dial goes on, and the error names the
+    /// connection.
     pub fn connect(self: &Arc<Self>, endpoint: &str, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
         let endpoint = self.endpoint(endpoint)?;
         if let Some(options) = options {
@@ -209,7 +210,8 @@ impl Manager {
         }
     }
 
-    /// Checks for room for `more` endpoints. With `evict_idle`, evicts the longest idle connections, except those to `kept`.
+    /// Checks for room for `more` endpoints. With `evict_idle`, evicts the longest idle connections, except those to
+    /// `kept`.
     pub(super) fn make_room(&self, sets: &mut Sets, more: usize, kept: &[Endpoint]) -> Result<()> {
         loop {
             let full = match sets.cache.check_room(more, &sets.values) {
@@ -245,7 +247,8 @@ impl Manager {
         still_live.then(|| limit.saturating_sub(idle).max(limit / 8).max(Duration::from_millis(1)))
     }
 
-    /// Ends the current connection to the endpoint, if there is one, and fences the endpoint. An unknown endpoint is fenced too.
+    /// Ends the current connection to the endpoint, if there is one, and fences the endpoint. An unknown endpoint is
+    /// fenced too.
     pub fn disconnect_endpoint(&self, endpoint: &str) -> Result<()> {
         let endpoint = self.endpoint(endpoint)?;
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_disconnect_endpoint");

@@ -1,8 +1,8 @@
 //! Counts that a manager keeps itself, because nothing else remembers the events.
 //!
-//! [`Past`] is plain numbers under the global lock. [`Counts`] are atomics, for events outside that lock. They are kvconn's
-//! own and not the metrics library's: some of that library's counters are behind parking_lot locks, which do not survive a
-//! fork (`sys/lock.rs`). A send that does not wait touches none of them.
+//! [`Past`] is plain numbers under the global lock. [`Counts`] are atomics, for events outside that lock. They are
+//! kvconn's own and not the metrics library's: some of that library's counters are behind parking_lot locks, which do
+//! not survive a fork (`sys/lock.rs`). A send that does not wait touches none of them.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -27,8 +27,9 @@ fn place(status: Status) -> usize {
     -(status as i32) as usize
 }
 
-/// Totals of ended connections and failed nodes, under the global lock. They grow in the step in which a connection leaves the cache. So a thread
-/// that holds the lock finds every connection either here or among the live ones, never in both.
+/// Totals of ended connections and failed nodes, under the global lock. They grow in the step in which a connection
+/// leaves the cache. So a thread that holds the lock finds every connection either here or among the live ones, never
+/// in both.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Past {
     pub(crate) dials: u64,

@@ -1,7 +1,7 @@
 //! A manager: one independent set of endpoints, nodes, fences, events and settings, behind one global lock.
 //!
-//! The lock is held to look up and to change maps, never while a socket is used or closed, and never during a wait. Lock
-//! order: this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
+//! The lock is held to look up and to change maps, never while a socket is used or closed, and never during a wait.
+//! Lock order: this lock, then connections' locks, then leaf locks (events, the tables of ids, the watcher's commands).
 
 pub mod cache;
 mod connect;
@@ -243,9 +243,9 @@ impl Manager {
         ended
     }
 
-    /// Fences every endpoint and forgets the nodes. Waits until the peers' kernels have acknowledged everything accepted, at
-    /// most for `flush`. Then ends all connections. TIMEOUT: something was not acknowledged in time and is dropped. The
-    /// ending events have the counts.
+    /// Fences every endpoint and forgets the nodes. Waits until the peers' kernels have acknowledged everything
+    /// accepted, at most for `flush`. Then ends all connections. TIMEOUT: something was not acknowledged in time and is
+    /// dropped. The ending events have the counts.
     pub fn disconnect_all(&self, flush: Timeout) -> Result<()> {
         let flush = flush.or(self.send_timeout());
         let deadline = Instant::now() + flush;
@@ -346,7 +346,8 @@ impl Manager {
         closed.and(released)
     }
 
-    /// Waits until the zero-copy buffers of these ended connections are released. Does not wait on the thread that releases them.
+    /// Waits until the zero-copy buffers of these ended connections are released. Does not wait on the thread that
+    /// releases them.
     fn wait_released_all(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
         let out = |conn: &&Arc<Connection>| conn.wait_released(0, left()).is_err_and(|e| e.status == Status::Timeout);
@@ -389,8 +390,9 @@ impl Manager {
         }
     }
 
-    /// The same for connections whose libzmq socket may send until the deadline. libzmq does not report whether it did. If it
-    /// closed the socket before the deadline, everything was sent or the peer is gone. Otherwise the rest was dropped.
+    /// The same for connections whose libzmq socket may send until the deadline. libzmq does not report whether it did.
+    /// If it closed the socket before the deadline, everything was sent or the peer is gone. Otherwise the rest was
+    /// dropped.
     fn wait_sent(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         /// libzmq counts whole milliseconds.
         const EARLY: Duration = Duration::from_millis(2);

@@ -47,8 +47,8 @@ impl Manager {
         self.sets().nodes.info(node).is_ok()
     }
 
-    /// Registers endpoints with a live node, all or none. Dials nothing. Lifts their fences. The backoff of endpoints that
-    /// are new to this life is reset.
+    /// Registers endpoints with a live node, all or none. Dials nothing. Lifts their fences. The backoff of endpoints
+    /// that are new to this life is reset.
     pub fn node_add_endpoints(&self, node: NodeId, endpoints: &[&str], options: Option<&Options>) -> Result<()> {
         let endpoints = self.endpoints(endpoints)?;
         if let Some(options) = options {
@@ -80,8 +80,8 @@ impl Manager {
         Ok(())
     }
 
-    /// Removes endpoints from a live node. Those without another live owner are disconnected and fenced. Endpoints that it
-    /// does not own are not changed.
+    /// Removes endpoints from a live node. Those without another live owner are disconnected and fenced. Endpoints that
+    /// it does not own are not changed.
     pub fn node_remove_endpoints(&self, node: NodeId, endpoints: &[&str]) -> Result<()> {
         let endpoints = self.endpoints(endpoints)?;
         let mut woken = Vec::new();

@@ -87,13 +87,13 @@ fn host(address: SocketAddr) -> String {
     }
 }
 
-/// The text of a dial without a configured source: `tcp://ip:port`, with a wildcard source before it if the destination is
-/// this host.
+/// The text of a dial without a configured source: `tcp://ip:port`, with a wildcard source before it if the destination
+/// is this host.
 ///
 /// A socket that dials a free port of its own host may be given that very port as its source, and is then connected to
 /// itself: such a dial fails. But libzmq sets SO_REUSEADDR on a socket with a source, so a listener can bind the port,
-/// both while the connection lives and after it. A plain connect keeps the port's true owner away. The kernel chooses the
-/// port in connect, as for a plain one (the correction `bind-late` in `bundled/zeromq-src`).
+/// both while the connection lives and after it. A plain connect keeps the port's true owner away. The kernel chooses
+/// the port in connect, as for a plain one (the correction `bind-late` in `bundled/zeromq-src`).
 ///
 /// `[*]` because libzmq takes every other text for the name of an interface at first, and lists all interfaces at every
 /// dial. It strips the brackets, and they carry the asterisk past its check of a text's first character.

@@ -55,8 +55,8 @@ impl Manager {
         write_losses(out, &self.events().losses())
     }
 
-    /// The same without waiting for a lock. Returns a text, because the reader may delay whatever writes it out, and no lock
-    /// may be held during that.
+    /// The same without waiting for a lock. Returns a text, because the reader may delay whatever writes it out, and no
+    /// lock may be held during that.
     fn describe_trying(&self) -> String {
         let mut text = String::new();
         // Writing to a String cannot fail.
@@ -162,8 +162,8 @@ fn write_connection(out: &mut dyn Write, conn: &Connection, info: Option<&Connec
     Ok(())
 }
 
-/// Writes the state of all managers to a descriptor without waiting for a lock. For a debugger, also on a process that hangs in
-/// or after `kvconn_shutdown`.
+/// Writes the state of all managers to a descriptor without waiting for a lock. For a debugger, also on a process that
+/// hangs in or after `kvconn_shutdown`.
 pub fn dump(fd: RawFd) -> Result<()> {
     let process = Process::in_any_state()?;
     let version = env!("CARGO_PKG_VERSION");

@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::libzmq;
 
-/// A CURVE key, in Z85. Its `Debug` form does not show it: a caller may have mixed up the keys and given the secret one as
-/// the public one.
+/// A CURVE key, in Z85. Its `Debug` form does not show it: a caller may have mixed up the keys and given the secret one
+/// as the public one.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CurveKey {
     text: Box<str>,

@@ -54,8 +54,8 @@ impl Values {
         self
     }
 
-    /// A line for each source: the settings that it has set, with their values but for keys. Without those of the process,
-    /// unless `process`, and without those of single calls.
+    /// A line for each source: the settings that it has set, with their values but for keys. Without those of the
+    /// process, unless `process`, and without those of single calls.
     pub(crate) fn describe(&self, process: bool) -> String {
         let shown = |s: &&Setting| s.reach != Reach::Call && (process || s.reach != Reach::Process);
         let mut out = String::new();

@@ -95,8 +95,8 @@ impl Options {
         SETTINGS.iter().zip(&self.0).filter_map(|(s, v)| v.as_ref().map(|v| (s, v)))
     }
 
-    /// What an endpoint remembers after these were given over the `old` ones: connection settings with their new value, or
-    /// else their old one. So a caller that changes one setting does not lose another, such as a key.
+    /// What an endpoint remembers after these were given over the `old` ones: connection settings with their new value,
+    /// or else their old one. So a caller that changes one setting does not lose another, such as a key.
     pub(crate) fn over(&self, old: Option<&Arc<Options>>) -> Option<Arc<Options>> {
         let mut merged = old.map_or_else(Options::default, |old| Options::clone(old));
         for (setting, value) in self.given().filter(|(setting, _)| setting.reach == Reach::Connection) {
@@ -125,8 +125,8 @@ impl Values {
         Values { values, sources: [Source::Default; COUNT] }
     }
 
-    /// The defaults, with those of the environment. `lookup` is `std::env::var` outside tests. A variable with an invalid
-    /// value is an error: a typing mistake in a deployment must not go unnoticed.
+    /// The defaults, with those of the environment. `lookup` is `std::env::var` outside tests. A variable with an
+    /// invalid value is an error: a typing mistake in a deployment must not go unnoticed.
     pub fn from_environment(lookup: impl Fn(&str) -> Option<String>) -> Result<Values> {
         let mut values = Values::defaults();
         for setting in SETTINGS {
@@ -156,7 +156,8 @@ impl Values {
     pub(crate) fn of_connection(&self, options: Option<&Options>) -> Result<Values> {
         let Some(options) = options else { return Ok(self.clone()) };
         let values = self.with(options)?;
-        // A caller that gives keys wants CURVE, unless it says otherwise. The manager's values may have client keys alone.
+        // A caller that gives keys wants CURVE, unless it says otherwise. The manager's values may have client keys
+        // alone.
         let client_key = options.gives_some(Key::CurvePublicKey) || options.gives_some(Key::CurveSecretKey);
         if client_key && !values.is_curve() && !options.gives(Key::CurveServerKey) {
             return Err(Error::invalid("a client key is given and no curve_server_key: the connection would be plain"));

@@ -191,8 +191,8 @@ impl Process {
         manager.destroy(deadline)
     }
 
-    /// Ends everything in this process, for good: flushes connections like `kvconn_disconnect_all`; every later call gets
-    /// SHUTDOWN. The threads stay idle until the process exits.
+    /// Ends everything in this process, for good: flushes connections like `kvconn_disconnect_all`; every later call
+    /// gets SHUTDOWN. The threads stay idle until the process exits.
     pub fn shutdown(&self, flush: Timeout) -> Result<()> {
         self.shut.store(true, Ordering::Release);
         let managers = self.managers();

@@ -6,12 +6,12 @@ use crate::libzmq::{self, Context};
 
 /// What libzmq's threads, its first socket and the watcher need.
 const NEEDED_DESCRIPTORS: usize = 16;
-/// The most sockets a context is made for. It reserves 12 bytes for each at once. Every socket costs a descriptor, so more
-/// sockets than the process's descriptor limit are useless.
+/// The most sockets a context is made for. It reserves 12 bytes for each at once. Every socket costs a descriptor, so
+/// more sockets than the process's descriptor limit are useless.
 const MAX_SOCKETS: u64 = 262_144;
 
-/// Makes the context and starts its threads: whether they can be made is known only when they are there. A failure leaves
-/// nothing behind.
+/// Makes the context and starts its threads: whether they can be made is known only when they are there. A failure
+/// leaves nothing behind.
 pub(crate) fn create(io_threads: i32) -> Result<Context> {
     // Names the limit, where it can be named before.
     budget::check_free(NEEDED_DESCRIPTORS)?;

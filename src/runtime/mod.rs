@@ -1,7 +1,7 @@
 //! What all managers share: libzmq's context, the background threads, the budgets, the table of connections.
 //!
-//! The context and its threads are made with the first connection. They are never freed: libzmq's threads live as long as
-//! the process.
+//! The context and its threads are made with the first connection. They are never freed: libzmq's threads live as long
+//! as the process.
 
 pub(crate) mod context;
 pub(crate) mod release;
@@ -102,7 +102,8 @@ impl Runtime {
         &self.registry
     }
 
-    /// The queue of the thread that releases zero-copy buffers; the first call starts it. LIMIT when it cannot be started.
+    /// The queue of the thread that releases zero-copy buffers; the first call starts it. LIMIT when it cannot be
+    /// started.
     pub(crate) fn release_queue(&self) -> Result<Arc<ReleaseQueue>> {
         self.release_queue.get_or_try_init(|| release::start(self.registry.clone())).cloned()
     }

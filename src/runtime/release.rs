@@ -1,5 +1,5 @@
-//! The thread `kvconn-release`: it calls the caller's release functions, once libzmq has freed a message and its outcome is
-//! known.
+//! The thread `kvconn-release`: it calls the caller's release functions, once libzmq has freed a message and its
+//! outcome is known.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};

@@ -1,8 +1,9 @@
-//! The thread `kvconn-watcher`: it dials, reads all monitors, keeps timers, and closes the sockets of ended connections.
+//! The thread `kvconn-watcher`: it dials, reads all monitors, keeps timers, and closes the sockets of ended
+//! connections.
 //!
-//! It owns every monitor and reads it to the end each time it becomes readable: a monitor that is not read stops libzmq's I/O
-//! thread, and with it every connection of the process. The watcher runs none of the caller's code. It waits only in its
-//! epoll, and holds the locks that it takes only for moments.
+//! It owns every monitor and reads it to the end each time it becomes readable: a monitor that is not read stops
+//! libzmq's I/O thread, and with it every connection of the process. The watcher runs none of the caller's code. It
+//! waits only in its epoll, and holds the locks that it takes only for moments.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -368,8 +369,8 @@ impl Watch {
         while let Some(event) = events.pop_front() {
             if event == MonitorEvent::Ready {
                 let tcp = self.own_descriptor(id);
-                // libzmq reports DISCONNECTED before it closes the descriptor. So if it is not reported after we duplicated the
-                // descriptor, ours is the same connection, and not a later user of the number.
+                // libzmq reports DISCONNECTED before it closes the descriptor. So if it is not reported after we
+                // duplicated the descriptor, ours is the same connection, and not a later user of the number.
                 self.read_monitor(id, &mut events);
                 let ends = |event: &_| matches!(event, MonitorEvent::Disconnected(_) | MonitorEvent::Closed(_));
                 let gone = events.iter().any(ends);
@@ -400,8 +401,8 @@ impl Watch {
         };
         let Some(dial) = dial.take() else { return };
         dial.succeeded();
-        // Reports the end of a peer that libzmq has stopped reading. (Such a peer sends on a socket on which it may only
-        // receive.) If such a peer leaves, no monitor reports it.
+        // Reports the end of a peer that libzmq has stopped reading. (Such a peer sends on a socket on which it may
+        // only receive.) If such a peer leaves, no monitor reports it.
         if let Some(tcp) = &tcp
             && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
         {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-/// A moment on the kernel's coarse monotonic clock. Reading it takes a fifth of the time of the fine clock. It lags behind by
-/// up to a tick (4 ms on common kernels), or a few ticks when the machine is busy or virtual.
+/// A moment on the kernel's coarse monotonic clock. Reading it takes a fifth of the time of the fine clock. It lags
+/// behind by up to a tick (4 ms on common kernels), or a few ticks when the machine is busy or virtual.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Coarse(Duration);
 

@@ -36,8 +36,8 @@ impl Epoll {
         }
     }
 
-    /// Waits until something is ready or the time is over. A signal, or a debugger that stops and resumes the process, also ends
-    /// the wait: then nothing is ready, and nothing is lost.
+    /// Waits until something is ready or the time is over. A signal, or a debugger that stops and resumes the process,
+    /// also ends the wait: then nothing is ready, and nothing is lost.
     pub(crate) fn wait(&self, until: Option<Instant>, ready: &mut Vec<u64>) {
         const ROOM: usize = 256;
         let mut events = [MaybeUninit::<libc::epoll_event>::uninit(); ROOM];

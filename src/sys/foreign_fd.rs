@@ -11,8 +11,8 @@ use std::time::{Duration, Instant};
 /// What a pipe takes without waiting once poll says that it takes any.
 const AT_ONCE: usize = libc::PIPE_BUF;
 
-/// Writes everything. The reader may keep it waiting for `patience` at a time: then `TimedOut`, and the rest is missing.
-/// When the reader is gone, EPIPE and no signal.
+/// Writes everything. The reader may keep it waiting for `patience` at a time: then `TimedOut`, and the rest is
+/// missing. When the reader is gone, EPIPE and no signal.
 pub(crate) fn write_all(fd: RawFd, mut bytes: &[u8], patience: Duration) -> io::Result<()> {
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
@@ -65,7 +65,8 @@ fn wait_writable(fd: RawFd, deadline: Instant) -> io::Result<()> {
     }
 }
 
-/// Blocks SIGPIPE for the calling thread while it lives. A SIGPIPE that was pending before stays pending: it is the host's.
+/// Blocks SIGPIPE for the calling thread while it lives. A SIGPIPE that was pending before stays pending: it is the
+/// host's.
 struct SigpipeBlocked {
     before: libc::sigset_t,
     was_pending: bool,
@@ -90,8 +91,8 @@ impl Drop for SigpipeBlocked {
     fn drop(&mut self) {
         if self.take_away && !self.was_pending {
             let (sigpipe, now) = (sigpipe(), libc::timespec { tv_sec: 0, tv_nsec: 0 });
-            // SAFETY: the set and the time live for the call; no information is asked for. It waits for nothing, so that no
-            // signal interrupts it.
+            // SAFETY: the set and the time live for the call; no information is asked for. It waits for nothing, so
+            // that no signal interrupts it.
             unsafe { libc::sigtimedwait(&sigpipe, std::ptr::null_mut(), &now) };
         }
         // SAFETY: `before` is the set that pthread_sigmask filled in, on this thread: the value never leaves `write`.

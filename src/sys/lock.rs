@@ -1,8 +1,8 @@
 //! The standard library's locks and condition variables, without poisoning and with deadlines.
 //!
-//! They are futexes, and each holds all of its state itself. Therefore kvconn works in a forked child. parking_lot's locks
-//! share tables of the process. A fork can happen while another thread holds a lock of these tables. The child does not have
-//! that thread, so it hangs in the first lock that has to wait.
+//! They are futexes, and each holds all of its state itself. Therefore kvconn works in a forked child. parking_lot's
+//! locks share tables of the process. A fork can happen while another thread holds a lock of these tables. The child
+//! does not have that thread, so it hangs in the first lock that has to wait.
 
 use std::ops::{Deref, DerefMut};
 use std::sync::{self, PoisonError, RwLockReadGuard, RwLockWriteGuard, TryLockError};

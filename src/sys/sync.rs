@@ -1,7 +1,7 @@
 //! The gate's synchronisation primitives, in one place, so that loom can replace them.
 //!
-//! Without `--cfg loom` they are those of `lock.rs`. With it they have the same interface over loom's, and a wait has no
-//! time limit: a lost wake-up shows as a deadlock of the model.
+//! Without `--cfg loom` they are those of `lock.rs`. With it they have the same interface over loom's, and a wait has
+//! no time limit: a lost wake-up shows as a deadlock of the model.
 
 #[cfg(not(loom))]
 pub(crate) use crate::sys::lock::{Condvar, Mutex, MutexGuard};

@@ -7,9 +7,9 @@ use std::thread::{Builder, JoinHandle};
 
 /// Starts a thread named `name` that never runs a signal handler.
 ///
-/// Signals belong to the host process. Its handlers run on its own threads, never on one of kvconn's, where they could run
-/// under a lock or on a stack that they do not expect. The calling thread blocks all signals around the start, and the new
-/// thread inherits the mask. A thread that blocked signals itself could get one before that.
+/// Signals belong to the host process. Its handlers run on its own threads, never on one of kvconn's, where they could
+/// run under a lock or on a stack that they do not expect. The calling thread blocks all signals around the start, and
+/// the new thread inherits the mask. A thread that blocked signals itself could get one before that.
 ///
 /// Linux shows the first 15 bytes of `name`.
 ///
@@ -35,12 +35,12 @@ pub(crate) fn before_stop(call: impl FnOnce() + 'static) {
     BEFORE_STOP.set(Some(Box::new(call)));
 }
 
-/// Calls a function of the host's on a thread of kvconn's. The function must return. If it is left in another way, the thread
-/// stops here for good. If it forks and returns in the child, the child ends.
+/// Calls a function of the host's on a thread of kvconn's. The function must return. If it is left in another way, the
+/// thread stops here for good. If it forks and returns in the child, the child ends.
 ///
-/// There are two such ways. A C++ exception has nowhere to go. And an interpreter that exits ends the threads that call into
-/// it (Python before 3.14 by pthread_exit), which unwinds their stacks. Rust would take that for an exception and abort the
-/// process, although the process is about to exit in order. So the thread stops and lets the process exit.
+/// There are two such ways. A C++ exception has nowhere to go. And an interpreter that exits ends the threads that call
+/// into it (Python before 3.14 by pthread_exit), which unwinds their stacks. Rust would take that for an exception and
+/// abort the process, although the process is about to exit in order. So the thread stops and lets the process exit.
 pub(crate) fn host_call<R>(call: impl FnOnce() -> R) -> R {
     struct Stop;
     impl Drop for Stop {
@@ -60,8 +60,8 @@ pub(crate) fn host_call<R>(call: impl FnOnce() -> R) -> R {
     let result = call();
     mem::forget(unwound);
     if std::process::id() != process {
-        // The call has forked and returns in the child, which has no other thread and nothing left to do. Locks that the
-        // parent's threads held at that moment are locked here for ever, so nothing is touched.
+        // The call has forked and returns in the child, which has no other thread and nothing left to do. Locks that
+        // the parent's threads held at that moment are locked here for ever, so nothing is touched.
         // SAFETY: always allowed.
         unsafe { libc::_exit(0) };
     }

@@ -66,8 +66,8 @@ impl Waker {
         }
     }
 
-    /// Waits until it is woken, one of the descriptors is readable, or the time is over. Takes the wake-up back. Returns
-    /// which descriptors are readable.
+    /// Waits until it is woken, one of the descriptors is readable, or the time is over. Takes the wake-up back.
+    /// Returns which descriptors are readable.
     pub(crate) fn wait(&self, fds: &[RawFd], until: Instant) -> Vec<bool> {
         let mut polled: Vec<_> = fds.iter().map(|fd| readable(*fd)).collect();
         match &self.0 {

@@ -1,5 +1,5 @@
-//! `kvconn_dump` is made for a debugger: it writes to a descriptor of the host's on the host's thread, and says what waits for
-//! how long. R23, R32.
+//! `kvconn_dump` is made for a debugger: it writes to a descriptor of the host's on the host's thread, and says what
+//! waits for how long. R23, R32.
 
 use std::ffi::c_int;
 use std::io::Read;

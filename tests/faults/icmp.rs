@@ -1,4 +1,5 @@
-//! A network that answers with ICMP: its errors become errnos that libzmq took for its own bugs (field reports R1 and R2).
+//! A network that answers with ICMP: its errors become errnos that libzmq took for its own bugs (field reports R1 and
+//! R2).
 
 use std::ffi::CString;
 use std::io;

@@ -190,8 +190,8 @@ fn a_misspelt_variable_is_reported_once_and_settings_have_sources() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// R4's kind: a release function that does not return, or waits for a lock of the caller's, holds up no call for longer than
-/// its deadline.
+/// R4's kind: a release function that does not return, or waits for a lock of the caller's, holds up no call for longer
+/// than its deadline.
 #[test]
 fn a_release_function_that_does_not_return_holds_up_no_call() {
     if OwnProcess::new(test_name!()).limit(Duration::from_secs(90)).parent() {

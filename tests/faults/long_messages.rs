@@ -109,7 +109,8 @@ fn messages_of_65536_frames_delay_no_other_call() {
     sends.check("a send without waiting to another endpoint");
 }
 
-/// What a sender in the middle of its message gets when the connection ends, and that the peer gets whole messages only.
+/// What a sender in the middle of its message gets when the connection ends, and that the peer gets whole messages
+/// only.
 #[test]
 fn a_long_message_is_accepted_whole_or_not_at_all() {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
@@ -139,8 +140,8 @@ fn a_long_message_is_accepted_whole_or_not_at_all() {
             conn.disconnect().expect("no error");
             let watch = Stopwatch::start();
             let sent = sender.join().expect("a sender");
-            // It makes and drops 65,536 frames, which takes its share of a busy machine. If it waited in vain for libzmq to
-            // give back zero-copy frames, it would take 10 s.
+            // It makes and drops 65,536 frames, which takes its share of a busy machine. If it waited in vain for
+            // libzmq to give back zero-copy frames, it would take 10 s.
             watch.at_most(ms(5000), "a send whose connection has ended");
             longest[(round % 2) as usize] = longest[(round % 2) as usize].max(watch.elapsed());
             sent

@@ -61,7 +61,8 @@ fn a_loss_is_told_with_its_counts_in_log_and_description() {
     std::fs::remove_file(&path).unwrap();
 }
 
-/// The description keeps the last losses and not all of them, and a node with many endpoints does not push out the others.
+/// The description keeps the last losses and not all of them, and a node with many endpoints does not push out the
+/// others.
 #[test]
 fn the_description_keeps_the_last_losses() {
     let engine = Engine::new();

@@ -1,4 +1,5 @@
-//! C programs that use the shared library: their process is all theirs, and they can stand in the way of its system calls.
+//! C programs that use the shared library: their process is all theirs, and they can stand in the way of its system
+//! calls.
 
 use std::env;
 use std::fs;

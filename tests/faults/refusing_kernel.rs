@@ -26,8 +26,8 @@ pub fn refuse(rules: &[Rule<'_>]) {
     };
     let answer = |value: u32| statement(libc::BPF_RET | libc::BPF_K, value);
 
-    // In `struct seccomp_data` the call's number is first, and the arguments, 8 bytes each, begin at 16. Of each only the
-    // lower half is compared.
+    // In `struct seccomp_data` the call's number is first, and the arguments, 8 bytes each, begin at 16. Of each only
+    // the lower half is compared.
     let low_half = |place: u32| 16 + 8 * place + if cfg!(target_endian = "big") { 4 } else { 0 };
     let mut program = Vec::new();
     for rule in rules {

@@ -1,5 +1,5 @@
-//! Signals as fast as another thread can send them, without SA_RESTART, to a thread that makes calls that do not wait (field report
-//! R30).
+//! Signals as fast as another thread can send them, without SA_RESTART, to a thread that makes calls that do not wait
+//! (field report R30).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -19,8 +19,8 @@ extern "C" fn on_alarm(_: libc::c_int) {
     SIGNALS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// Has the calling thread signalled from now on, by a thread that does nothing else: the kernel must meet it within the few
-/// hundred nanoseconds of a system call that does not wait.
+/// Has the calling thread signalled from now on, by a thread that does nothing else: the kernel must meet it within the
+/// few hundred nanoseconds of a system call that does not wait.
 fn begin_storm() {
     let handler: extern "C" fn(libc::c_int) = on_alarm;
     // SAFETY: a sigaction of zeroes has no flags (so no SA_RESTART) and an empty mask; the handler only counts.

@@ -1,5 +1,5 @@
-//! The binary interface: what the shared object exports, needs and says about itself, and how structs lie in memory. The files
-//! under `abi/` are what callers were compiled against; tests/interface/header.rs proves them fresh.
+//! The binary interface: what the shared object exports, needs and says about itself, and how structs lie in memory.
+//! The files under `abi/` are what callers were compiled against; tests/interface/header.rs proves them fresh.
 
 use std::path::PathBuf;
 use std::process::Command;

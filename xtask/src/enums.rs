@@ -1,4 +1,5 @@
-//! The C enums. The enums of the core are found by their type, wherever in `src/` they are; statuses come from their table.
+//! The C enums. The enums of the core are found by their type, wherever in `src/` they are; statuses come from their
+//! table.
 
 use kvconn::error::STATUSES;
 
@@ -6,7 +7,8 @@ use crate::header::{comment, config, generate};
 use crate::parse::{self, Kind};
 use crate::{root, sources};
 
-/// The C type that a section of `src/capi/` declares, the enum of the core whose variants it has, and the prefix of its constants.
+/// The C type that a section of `src/capi/` declares, the enum of the core whose variants it has, and the prefix of its
+/// constants.
 const ENUMS: &[(&str, &str, &str)] = &[
     ("kvconn_scope_t", "Scope", "KVCONN_SCOPE"),
     ("kvconn_state_t", "ConnectionState", "KVCONN_STATE"),

@@ -1,6 +1,7 @@
 //! Makes every generated file of the project from the code, in one place.
 //!
-//! `cargo run --package xtask` writes them (`make bless`). The tests in `tests/interface/` compare them with what is committed.
+//! `cargo run --package xtask` writes them (`make bless`). The tests in `tests/interface/` compare them with what is
+//! committed.
 
 mod abi;
 mod enums;

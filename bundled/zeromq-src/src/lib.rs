@@ -1,13 +1,13 @@
 //! Builds the libzmq that kvconn bundles. To Cargo it is `zeromq-src` 0.2, the build helper that zmq-sys calls.
 //!
-//! The real `zeromq-src` writes an empty `platform.hpp`, so everything that libzmq's own build systems detect is missing:
-//! TCP keepalive is accepted and ignored, descriptors are not close-on-exec, timers follow the wall clock, a forked child
-//! that touches a socket aborts its *parent*, and there is no CURVE. And libzmq aborts the process for what a network, a
-//! kernel or a limit does.
+//! The real `zeromq-src` writes an empty `platform.hpp`, so everything that libzmq's own build systems detect is
+//! missing: TCP keepalive is accepted and ignored, descriptors are not close-on-exec, timers follow the wall clock, a
+//! forked child that touches a socket aborts its *parent*, and there is no CURVE. And libzmq aborts the process for
+//! what a network, a kernel or a limit does.
 //!
-//! This crate takes libzmq 4.3.5 from `zeromq-src` 0.3.6, applies `patches/*.patch` in the order of their names, and compiles
-//! all of it with what Linux has. `ASSERTS.md` lists what is left of libzmq's assertions. `tests/bundled_libzmq.rs` and
-//! `tests/faults/` of kvconn prove the result at run time.
+//! This crate takes libzmq 4.3.5 from `zeromq-src` 0.3.6, applies `patches/*.patch` in the order of their names, and
+//! compiles all of it with what Linux has. `ASSERTS.md` lists what is left of libzmq's assertions.
+//! `tests/process/bundled_libzmq.rs` and `tests/faults/` of kvconn prove the result at run time.
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -113,8 +113,8 @@ impl Build {
 
 /// The directory of libzmq's sources, in the crate that carries them.
 ///
-/// That crate does not say where it is. Cargo unpacks it beside zmq-sys, whose build script this is: both come from the same
-/// registry, or from the same directory of vendored crates.
+/// That crate does not say where it is. Cargo unpacks it beside zmq-sys, whose build script this is: both come from the
+/// same registry, or from the same directory of vendored crates.
 fn find_sources() -> PathBuf {
     let zmq_sys = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("a build script has CARGO_MANIFEST_DIR"));
     let crates = zmq_sys.parent().expect("a crate is in a directory");

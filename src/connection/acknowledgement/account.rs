@@ -1,7 +1,8 @@
 //! What one connection has accepted, what of it is still in flight, and what that takes of the budgets.
 //!
-//! Over TCP, kvconn asks the kernel what the peer's kernel has acknowledged (`ledger/`). Where acknowledgements are unknown,
-//! the bytes that libzmq has freed take their place (`release_tracker.rs`), but only for the budgets and for progress.
+//! Over TCP, kvconn asks the kernel what the peer's kernel has acknowledged (`ledger/`). Where acknowledgements are
+//! unknown, the bytes that libzmq has freed take their place (`release_tracker.rs`), but only for the budgets and for
+//! progress.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -84,9 +85,9 @@ impl Account {
                 return None;
             }
             let info = tcp_info::read(tcp.as_fd()).ok()?;
-            // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A kernel
-            // whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our greeting
-            // nothing is known yet: a peer may say all of its handshake before it reads.
+            // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A
+            // kernel whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our
+            // greeting nothing is known yet: a peer may say all of its handshake before it reads.
             let counts = info.counters.acked > 0 && info.counters.received >= GREETING;
             if !counts {
                 return None;
@@ -114,8 +115,8 @@ impl Account {
         }
     }
 
-    /// Bytes on the wire that were accepted and, as of the last update, not acknowledged (where that is unknown: not freed by
-    /// libzmq).
+    /// Bytes on the wire that were accepted and, as of the last update, not acknowledged (where that is unknown: not
+    /// freed by libzmq).
     pub(in crate::connection) fn queued(&self) -> u64 {
         match &self.kernel {
             Some(kernel) => kernel.ledger.bytes_in_flight(),
@@ -149,8 +150,8 @@ impl Account {
         update
     }
 
-    /// Whether the budgets have room for `bytes` more. If so, they are reserved in the process's budget. The flag says whether an
-    /// update was needed and found progress.
+    /// Whether the budgets have room for `bytes` more. If so, they are reserved in the process's budget. The flag says
+    /// whether an update was needed and found progress.
     pub(in crate::connection) fn room(&mut self, bytes: u64) -> (Room, bool) {
         let mut progress = false;
         if !self.fits(bytes) {

@@ -55,8 +55,8 @@ impl BuffersInFlight {
         self.state.lock().end = Some(delivery);
     }
 
-    /// Asks to forget the connection. Returns false while buffers are in flight, because a thread may wait for them. Then the
-    /// release of the last buffer forgets the connection.
+    /// Asks to forget the connection. Returns false while buffers are in flight, because a thread may wait for them.
+    /// Then the release of the last buffer forgets the connection.
     pub(crate) fn forget(&self) -> bool {
         let mut state = self.state.lock();
         state.forgotten = true;
@@ -122,8 +122,8 @@ impl ZeroCopyBuffers {
         Some(self.in_flight.state.lock().end?.outcome(sequence))
     }
 
-    /// Calls the caller's function, without a lock. Then the buffers count as released. Returns true when the connection can be
-    /// forgotten now.
+    /// Calls the caller's function, without a lock. Then the buffers count as released. Returns true when the
+    /// connection can be forgotten now.
     pub(crate) fn release(&self, sequence: u64, outcome: Outcome) -> bool {
         let release = self.release.lock().take();
         if let Some(release) = release {

@@ -11,8 +11,9 @@ use super::buffers::ZeroCopyBuffers;
 use crate::libzmq::FreeCallback;
 use crate::sys::lock::{Condvar, Mutex};
 
-/// The bytes of a connection's messages that libzmq has freed. About one in two hundred small messages is tracked and stands
-/// for those before it, because libzmq frees in order. Messages accepted after the last tracked one are not counted.
+/// The bytes of a connection's messages that libzmq has freed. About one in two hundred small messages is tracked and
+/// stands for those before it, because libzmq frees in order. Messages accepted after the last tracked one are not
+/// counted.
 #[derive(Default)]
 pub(in crate::connection) struct FreedBytes {
     /// Bytes on the wire of accepted messages that a tracker covers.
@@ -42,7 +43,8 @@ impl FreedBytes {
         self.tracked.saturating_sub(self.seen)
     }
 
-    /// How many bytes the next message of `bytes` bytes should track. `None` if too few have come together since the last one.
+    /// How many bytes the next message of `bytes` bytes should track. `None` if too few have come together since the
+    /// last one.
     pub(in crate::connection) fn due(&self, bytes: u64) -> Option<u64> {
         /// Many small messages share the cost of one tracker.
         const ENOUGH: u64 = 16 * 1024;
@@ -126,9 +128,9 @@ impl ReleaseTracker {
         self.freed();
     }
 
-    /// The message was not accepted. Waits until libzmq has freed the frames that it took. Usually that is at once. If the pipe
-    /// died within the message, libzmq frees them when the socket is closed, which the connection's end has already requested.
-    /// Returns false after 10 s.
+    /// The message was not accepted. Waits until libzmq has freed the frames that it took. Usually that is at once. If
+    /// the pipe died within the message, libzmq frees them when the socket is closed, which the connection's end has
+    /// already requested. Returns false after 10 s.
     pub(crate) fn wait_freed(&self) -> bool {
         const LONG: Duration = Duration::from_secs(10);
         let begun = Instant::now();

@@ -78,8 +78,8 @@ impl TcpInfo {
         self.state == CLOSED
     }
 
-    /// How an ended connection ended. `os_errno` is its pending error (0 if libzmq has taken it). `out_of_time`: enough time has
-    /// passed for the kernel to give up.
+    /// How an ended connection ended. `os_errno` is its pending error (0 if libzmq has taken it). `out_of_time`: enough
+    /// time has passed for the kernel to give up.
     pub(crate) fn ended_by(&self, os_errno: i32, out_of_time: bool) -> EndedBy {
         const CLOSE_WAIT: u8 = 8;
         const LAST_ACK: u8 = 9;

@@ -1,22 +1,22 @@
 //! How a sender waits for room, and how it is woken.
 //!
 //! libzmq signals "there is room now" as an edge on one descriptor for each socket, and *any* call on the socket can
-//! consume that edge. Therefore only the first sender in the queue (the **head**) polls the descriptor. The others park.
-//! Every call that touches the socket while the head polls must **wake** the head, because it may have consumed the head's
-//! edge. The head hands its role to the next sender on *every* exit path (the **hand-off**).
+//! consume that edge. Therefore only the first sender in the queue (the **head**) polls the descriptor. The others
+//! park. Every call that touches the socket while the head polls must **wake** the head, because it may have consumed
+//! the head's edge. The head hands its role to the next sender on *every* exit path (the **hand-off**).
 //!
 //! A newcomer may **barge**: try to send before the queued senders. Strict order costs a factor of ten when several
 //! threads run into a full queue. Once the head has polled for [`Channel::FAIR_AFTER`], newcomers queue too.
 //!
-//! The lock is held for non-blocking work only. A waiting thread holds no lock. When a connection ends, its socket is closed
-//! at once, unless the head is polling its descriptor. In that case the head closes the socket when it leaves.
+//! The lock is held for non-blocking work only. A waiting thread holds no lock. When a connection ends, its socket is
+//! closed at once, unless the head is polling its descriptor. In that case the head closes the socket when it leaves.
 //!
 //! A thread that sends to many connections waits at many gates at once, by the same rules ([`pending`]).
 //!
-//! A long item is handed over in three steps, so that the lock is never held for long: it is begun under the lock, continued
-//! without it ([`Channel::hand_over`]), and completed under it. Between the steps its sender is **away**: it alone may use
-//! the socket, and every other thread finds the channel busy and queues. When the sender comes back it wakes the head. If
-//! the channel ended meanwhile, it is released then.
+//! A long item is handed over in three steps, so that the lock is never held for long: it is begun under the lock,
+//! continued without it ([`Channel::hand_over`]), and completed under it. Between the steps its sender is **away**: it
+//! alone may use the socket, and every other thread finds the channel busy and queues. When the sender comes back it
+//! wakes the head. If the channel ended meanwhile, it is released then.
 
 pub(crate) mod pending;
 mod place;
@@ -32,8 +32,8 @@ use place::{Next, Place};
 
 use crate::sys::sync::{Condvar, Mutex, MutexGuard};
 
-/// The longest that the head polls without looking again. No wake-up is known to get lost. This is a safety net, and every
-/// lost wake-up that it catches is counted ([`Gate::rescues`]). The loom model has no time, and so no net.
+/// The longest that the head polls without looking again. No wake-up is known to get lost. This is a safety net, and
+/// every lost wake-up that it catches is counted ([`Gate::rescues`]). The loom model has no time, and so no net.
 const SAFETY_CAP: Duration = if cfg!(loom) { Duration::from_secs(1 << 30) } else { Duration::from_millis(100) };
 
 /// The result of one attempt to pass.
@@ -97,7 +97,8 @@ pub(crate) trait WaitSource {
     fn wake_poller(&self);
     /// Takes a wake-up back.
     fn clear(&self);
-    /// Waits for an edge of any source or for the waker. Takes the waker's wake-up back, and returns which sources had an edge.
+    /// Waits for an edge of any source or for the waker. Takes the waker's wake-up back, and returns which sources had
+    /// an edge.
     fn wait_any<'a>(waker: &Self::Wake, sources: impl Iterator<Item = Option<&'a Self>>, until: Instant) -> Vec<bool>
     where
         Self: 'a;

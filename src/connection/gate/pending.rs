@@ -1,9 +1,9 @@
 //! Passing several gates with one thread.
 //!
-//! The thread queues at every gate where it must wait, like any other thread, and keeps every rule of the queue. At a gate
-//! where it is the head it polls. At the others it is woken. It waits for all of that at once: on the sources of the gates
-//! where it is the head, and on one waker, which every wake-up uses. Then it looks at the gates that woke it or whose time
-//! is over. It holds the lock of one gate at a time, and none while it waits.
+//! The thread queues at every gate where it must wait, like any other thread, and keeps every rule of the queue. At a
+//! gate where it is the head it polls. At the others it is woken. It waits for all of that at once: on the sources of
+//! the gates where it is the head, and on one waker, which every wake-up uses. Then it looks at the gates that woke it
+//! or whose time is over. It holds the lock of one gate at a time, and none while it waits.
 
 use std::collections::VecDeque;
 use std::ops::ControlFlow;

@@ -117,8 +117,8 @@ impl Place {
         let was_head = self.is_head(&locked);
         locked.queue.retain(|waiter| !Arc::ptr_eq(waiter, &self.me));
         if was_head {
-            // If the connection ended while this thread polled, its socket was left for this thread to close. No other thread
-            // can be polling: only the head polls, and that was this thread.
+            // If the connection ended while this thread polled, its socket was left for this thread to close. No other
+            // thread can be polling: only the head polls, and that was this thread.
             locked.release_if_ended();
         }
         if locked.queue.is_empty() {

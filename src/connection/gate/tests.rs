@@ -79,8 +79,8 @@ impl Wake for NoWaker {
     fn wake(&self) {}
 }
 
-/// Passes a gate that has room after half the cap, with a single send or as one of a batch. Returns how long that took, and
-/// how often the safety net caught it.
+/// Passes a gate that has room after half the cap, with a single send or as one of a batch. Returns how long that took,
+/// and how often the safety net caught it.
 fn pass(signals: Signals, in_batch: bool) -> (Duration, u64) {
     let begun = Instant::now();
     let gate = Gate::new(Late { room_at: begun + SAFETY_CAP / 2, signals });

@@ -10,8 +10,8 @@ use crate::ids::{ConnId, NodeId};
 use crate::net::endpoint::Endpoint;
 use crate::sys::lock::Mutex;
 
-/// What a node's failure took away. There is one for each life that failed. It is not `Clone`, so the same failure cannot
-/// be handled twice.
+/// What a node's failure took away. There is one for each life that failed. It is not `Clone`, so the same failure
+/// cannot be handled twice.
 #[derive(Debug)]
 pub struct Failure {
     /// The life that ended.
@@ -45,9 +45,9 @@ pub struct FailedEndpoint {
 
 /// Ids of requests, each once and ascending. The slice is made when it is first read.
 ///
-/// A failure hands the requests over under the manager's global lock, and there may be a million of them. Moving the tree
-/// costs nothing there. The reader of the report pays for the slice (milliseconds). `len` and `is_empty` do not make the
-/// slice.
+/// A failure hands the requests over under the manager's global lock, and there may be a million of them. Moving the
+/// tree costs nothing there. The reader of the report pays for the slice (milliseconds). `len` and `is_empty` do not
+/// make the slice.
 pub struct Requests {
     len: usize,
     tree: Mutex<BTreeSet<u64>>,

@@ -1,10 +1,10 @@
 //! Lives of nodes: what each owns, how healthy it is, and what its failure takes away.
 //!
-//! Pure bookkeeping: no locks, no I/O. It is guarded by the manager's global lock, so every call is short, however much a
-//! node owns. Failing a life moves its requests as a whole; the reader of the report makes the sorted list.
+//! Pure bookkeeping: no locks, no I/O. It is guarded by the manager's global lock, so every call is short, however much
+//! a node owns. Failing a life moves its requests as a whole; the reader of the report makes the sorted list.
 //!
-//! A life ends once ([`Nodes::fail`], [`Nodes::forget_all`]) and never comes back. From then on every call that names it
-//! gets the same error and changes nothing. So a late report cannot reach the node's next life.
+//! A life ends once ([`Nodes::fail`], [`Nodes::forget_all`]) and never comes back. From then on every call that names
+//! it gets the same error and changes nothing. So a late report cannot reach the node's next life.
 
 mod failure;
 mod history;
@@ -93,8 +93,9 @@ impl Nodes {
         Nodes::default()
     }
 
-    /// The current life of the node with this name, or a new, empty one. The flag says whether it is new. `max_nodes` limits
-    /// live nodes and untaken reports together, so failing and opening nodes without taking reports stays bounded.
+    /// The current life of the node with this name, or a new, empty one. The flag says whether it is new. `max_nodes`
+    /// limits live nodes and untaken reports together, so failing and opening nodes without taking reports stays
+    /// bounded.
     ///
     /// # Errors
     ///
@@ -243,8 +244,8 @@ impl Nodes {
         Ok(was_tracked)
     }
 
-    /// Counts a health report and keeps the reason of an unhealthy one. Returns true if it completes `max_failures` unhealthy
-    /// ones in a row. Then the caller has to fail the node.
+    /// Counts a health report and keeps the reason of an unhealthy one. Returns true if it completes `max_failures`
+    /// unhealthy ones in a row. Then the caller has to fail the node.
     ///
     /// # Errors
     ///
@@ -256,9 +257,9 @@ impl Nodes {
         Ok(!healthy && life.failures_in_row as usize >= max_failures)
     }
 
-    /// Ends the life and takes away everything it owned, in one step. The report lists the endpoints in the order of their
-    /// registration, without connections and counts, which are not known here. The report must reach the caller of kvconn,
-    /// or [`leave_failure`](Nodes::leave_failure).
+    /// Ends the life and takes away everything it owned, in one step. The report lists the endpoints in the order of
+    /// their registration, without connections and counts, which are not known here. The report must reach the caller
+    /// of kvconn, or [`leave_failure`](Nodes::leave_failure).
     ///
     /// # Errors
     ///
@@ -286,9 +287,9 @@ impl Nodes {
         })
     }
 
-    /// Ends every life with DISCONNECTED and without a report, because the caller gives up the work itself. Untaken reports
-    /// stay. Returns all endpoints that had an owner, each once, and the contents of the lives. Drop these outside the
-    /// lock: freeing a million requests takes tens of milliseconds.
+    /// Ends every life with DISCONNECTED and without a report, because the caller gives up the work itself. Untaken
+    /// reports stay. Returns all endpoints that had an owner, each once, and the contents of the lives. Drop these
+    /// outside the lock: freeing a million requests takes tens of milliseconds.
     pub fn forget_all(&mut self) -> (Vec<Endpoint>, Remains) {
         self.names.clear();
         self.tracked = 0;
@@ -309,9 +310,9 @@ impl Nodes {
         }
     }
 
-    /// The connection to the endpoint is lost. Returns the nodes that have to fail because of it. An endpoint counts for a
-    /// node only if it was READY in this life and the node still owns it. `Any` fails a node when its first endpoint is lost,
-    /// `All` when no endpoint is READY any more.
+    /// The connection to the endpoint is lost. Returns the nodes that have to fail because of it. An endpoint counts
+    /// for a node only if it was READY in this life and the node still owns it. `Any` fails a node when its first
+    /// endpoint is lost, `All` when no endpoint is READY any more.
     pub fn endpoint_lost(&mut self, endpoint: &Endpoint, policy: NodeLoss) -> Vec<NodeId> {
         let mut failed = Vec::new();
         for (node, record) in self.owned.records(endpoint) {
@@ -343,8 +344,8 @@ impl Nodes {
         }
     }
 
-    /// Keeps a report that was not handed to the caller of kvconn, until [`take_failure`](Nodes::take_failure). It is never
-    /// dropped. It counts against the limits of nodes and requests, so these reports are bounded.
+    /// Keeps a report that was not handed to the caller of kvconn, until [`take_failure`](Nodes::take_failure). It is
+    /// never dropped. It counts against the limits of nodes and requests, so these reports are bounded.
     pub fn leave_failure(&mut self, failure: Failure) {
         self.untaken_requests += failure.requests.len();
         self.untaken.push_back(failure);

@@ -1,7 +1,7 @@
 //! A manager's counts as OpenMetrics text.
 //!
-//! Nothing is maintained for this. The text is made from one [`Reading`] of what is counted anyway, on the thread that asks
-//! for it. The metrics library only writes the text; its own counters are not used (see [`counts`]).
+//! Nothing is maintained for this. The text is made from one [`Reading`] of what is counted anyway, on the thread that
+//! asks for it. The metrics library only writes the text; its own counters are not used (see [`counts`]).
 
 mod families;
 mod reading;

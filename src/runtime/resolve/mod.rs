@@ -39,7 +39,8 @@ const IDLE: Duration = Duration::from_secs(10);
 /// Why a name has no address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ResolveError {
-    /// The errno of the system call that failed, else the errno for the `EAI_*` code (see `ERRNOS`). Never 0 or `EINTR`.
+    /// The errno of the system call that failed, else the errno for the `EAI_*` code (see `ERRNOS`). Never 0 or
+    /// `EINTR`.
     pub os_errno: i32,
     /// The system's text.
     pub text: String,

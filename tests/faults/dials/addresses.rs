@@ -27,7 +27,8 @@ fn second(port: u16) -> Peer {
     Peer::bind(&format!("tcp://127.0.0.2:{port}"))
 }
 
-/// Reaches the second address in one dial, the first address having used no more than its share of `connect_timeout_ms`.
+/// Reaches the second address in one dial, the first address having used no more than its share of
+/// `connect_timeout_ms`.
 #[track_caller]
 fn reaches_the_second(engine: &Engine, endpoint: &str, peer: &Peer) {
     let watch = Stopwatch::start();

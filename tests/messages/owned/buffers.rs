@@ -24,8 +24,8 @@ pub struct Released {
     pub thread: Option<String>,
 }
 
-/// Sends buffers and keeps them until they are released. Then they are overwritten, so that the peer sees one that libzmq reads
-/// too late.
+/// Sends buffers and keeps them until they are released. Then they are overwritten, so that the peer sees one that
+/// libzmq reads too late.
 pub struct Buffers {
     tell: Sender<Released>,
     releases: Receiver<Released>,

@@ -173,7 +173,8 @@ fn a_refused_message_keeps_no_buffer() {
     assert_eq!(buffers.released_so_far(), []);
 }
 
-/// A pipe that dies in the middle of a message: libzmq has taken some of its frames, and the caller gets all of them back.
+/// A pipe that dies in the middle of a message: libzmq has taken some of its frames, and the caller gets all of them
+/// back.
 #[test]
 fn a_message_cut_by_its_peers_death_keeps_no_buffer_once_the_call_returns() {
     const FRAMES: usize = 10_000;

@@ -1,8 +1,9 @@
 //! Which messages the peer's kernel has: maps acknowledged bytes to sequence numbers.
 //!
-//! ZMTP puts a message on the wire as its frames and nothing else. The size of each frame's header follows from the frame's
-//! length. So the wire position of every message's end is known when it is accepted, and TCP reports how far the peer's
-//! kernel has acknowledged. Pure: it makes no system call; its inputs are the accepted messages and the kernel's counters.
+//! ZMTP puts a message on the wire as its frames and nothing else. The size of each frame's header follows from the
+//! frame's length. So the wire position of every message's end is known when it is accepted, and TCP reports how far
+//! the peer's kernel has acknowledged. Pure: it makes no system call; its inputs are the accepted messages and the
+//! kernel's counters.
 
 #[cfg(test)]
 mod tests;
@@ -11,8 +12,8 @@ use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
 /// Bytes that we send before the first message: 1 for the SYN, which TCP counts as a byte, 64 of greeting, and the
-/// handshake. These are constants of libzmq's ZMTP 3 for a PUSH socket without an identity. They are not measured at READY,
-/// because READY comes before our last handshake command is written.
+/// handshake. These are constants of libzmq's ZMTP 3 for a PUSH socket without an identity. They are not measured at
+/// READY, because READY comes before our last handshake command is written.
 const SENT_BEFORE_NULL: u64 = 93;
 const SENT_BEFORE_CURVE: u64 = 553;
 /// The most that a libzmq PULL socket sends in the handshake. Bytes beyond that at the first update may be a PING,
@@ -20,13 +21,13 @@ const SENT_BEFORE_CURVE: u64 = 553;
 const RECEIVED_BEFORE_NULL: u64 = 92;
 const RECEIVED_BEFORE_CURVE: u64 = 286;
 
-/// The body of a PING: its name and two bytes of TTL. A context may follow, which libzmq never sends. The PONG returns the
-/// context's first 16 bytes.
+/// The body of a PING: its name and two bytes of TTL. A context may follow, which libzmq never sends. The PONG returns
+/// the context's first 16 bytes.
 const PING: u64 = 7;
 const LONGEST_CONTEXT: u64 = 16;
-/// How long, and for how many checks in a row, the same bytes must be missing before the connection counts as at rest. The
-/// time is long compared with delays of libzmq's thread on a loaded machine. The count covers a process that was stopped
-/// between two checks: its libzmq thread did not have that time.
+/// How long, and for how many checks in a row, the same bytes must be missing before the connection counts as at rest.
+/// The time is long compared with delays of libzmq's thread on a loaded machine. The count covers a process that was
+/// stopped between two checks: its libzmq thread did not have that time.
 const REST: Duration = Duration::from_secs(2);
 const CHECKS_AT_REST: u32 = 5;
 
@@ -96,13 +97,14 @@ pub(crate) struct Ledger {
     acked_bytes: u64,
     /// The highest position that was seen acknowledged, with PONGs subtracted.
     seen_bytes: u64,
-    /// Our kernel once had this many bytes of messages (first number), with at most this many bytes in all, PONGs included.
+    /// Our kernel once had this many bytes of messages (first number), with at most this many bytes in all, PONGs
+    /// included.
     written: (u64, u64),
     /// Bytes of PONGs that were subtracted although libzmq never sent them.
     never_sent: u64,
     at_rest: Option<Rest>,
-    /// Lengths of the messages after `acked`, each as a varint. At most half a percent of what is in flight for messages
-    /// of some hundred bytes, and at most half of it for empty ones.
+    /// Lengths of the messages after `acked`, each as a varint. At most half a percent of what is in flight for
+    /// messages of some hundred bytes, and at most half of it for empty ones.
     lengths: VecDeque<u8>,
     /// The list's size at which the kernel is asked, to shorten it.
     trim_at: usize,
@@ -126,7 +128,8 @@ impl Ledger {
             Mechanism::Null => RECEIVED_BEFORE_NULL,
             Mechanism::Curve => RECEIVED_BEFORE_CURVE,
         };
-        // They may include PINGs. If the excess is not a whole number of PINGs, it is another implementation's longer handshake.
+        // They may include PINGs. If the excess is not a whole number of PINGs, it is another implementation's longer
+        // handshake.
         let pings = received >= usual && (received - usual).is_multiple_of(mechanism.ping());
         Ledger {
             mechanism,
@@ -177,8 +180,8 @@ impl Ledger {
     }
 
     /// Records how many bytes our kernel was given when `received` bytes had come. If each next PING comes before the
-    /// acknowledgement of the last PONG, a PONG is always in flight and would hide the last message's acknowledgement. But once
-    /// our kernel has everything, later PONGs come behind the message.
+    /// acknowledgement of the last PONG, a PONG is always in flight and would hide the last message's acknowledgement.
+    /// But once our kernel has everything, later PONGs come behind the message.
     pub(crate) fn written(&mut self, written: u64, received: u64) {
         let written = written.saturating_sub(self.sent_before());
         let most = self.accepted_bytes + self.pongs(received.saturating_sub(self.received_before), written);
@@ -217,21 +220,23 @@ impl Ledger {
         received > self.received_before + 1
     }
 
-    /// Records one check of the watcher's: `written` bytes were given to the kernel. The watcher's checks are far enough apart
-    /// for libzmq to hand what it has to our kernel. Returns true if missing PONGs were found. Then `written` must be recorded
-    /// again.
+    /// Records one check of the watcher's: `written` bytes were given to the kernel. The watcher's checks are far
+    /// enough apart for libzmq to hand what it has to our kernel. Returns true if missing PONGs were found. Then
+    /// `written` must be recorded again.
     ///
-    /// libzmq answers several PINGs with one PONG if it cannot write in between. So some PONGs that the ledger subtracts were
-    /// never sent. They are found as follows: bytes are missing at every check, although everything could have been written
-    /// long ago, and they are as many as a whole number of PONGs. Everything could have been written if all that the kernel had
-    /// at the beginning was acknowledged since: then the kernel has signalled room to libzmq.
+    /// libzmq answers several PINGs with one PONG if it cannot write in between. So some PONGs that the ledger
+    /// subtracts were never sent. They are found as follows: bytes are missing at every check, although everything
+    /// could have been written long ago, and they are as many as a whole number of PONGs. Everything could have been
+    /// written if all that the kernel had at the beginning was acknowledged since: then the kernel has signalled room
+    /// to libzmq.
     pub(crate) fn check_rest(&mut self, counters: Counters, written: u64, now: Instant) -> bool {
         let written = written.saturating_sub(self.sent_before());
         let pongs = self.pongs(counters.received.saturating_sub(self.received_before), written);
         let missing = (self.accepted_bytes + pongs).saturating_sub(written);
         let begins = Rest { accepted: self.accepted_bytes, written, least: missing, since: now, checks: 0 };
         let rest = self.at_rest.get_or_insert(begins);
-        // A PONG that is just being made is missing at one check and not at the next. But if less is missing, libzmq is writing.
+        // A PONG that is just being made is missing at one check and not at the next. But if less is missing, libzmq is
+        // writing.
         if rest.accepted != begins.accepted || missing < rest.least {
             *rest = begins;
         }
@@ -250,13 +255,14 @@ impl Ledger {
         found
     }
 
-    /// How many bytes of PONGs we sent as answers to `extra` bytes that the peer sent beyond its handshake, when `sent` bytes of
-    /// ours have followed our handshake. The peer's FIN counts as one extra byte. Exact for libzmq's PINGs. A peer that once
-    /// sent anything else is not trusted again: then the result is the upper bound, PINGs with the longest contexts.
+    /// How many bytes of PONGs we sent as answers to `extra` bytes that the peer sent beyond its handshake, when `sent`
+    /// bytes of ours have followed our handshake. The peer's FIN counts as one extra byte. Exact for libzmq's PINGs. A
+    /// peer that once sent anything else is not trusted again: then the result is the upper bound, PINGs with the
+    /// longest contexts.
     ///
-    /// PINGs with a context look like libzmq's if they came between two updates, their bytes add up to whole libzmq PINGs, and
-    /// libzmq has not written everything that was accepted. Until they are detected, less than a sixth of their bytes is
-    /// taken for ours.
+    /// PINGs with a context look like libzmq's if they came between two updates, their bytes add up to whole libzmq
+    /// PINGs, and libzmq has not written everything that was accepted. Until they are detected, less than a sixth of
+    /// their bytes is taken for ours.
     fn pongs(&mut self, extra: u64, sent: u64) -> u64 {
         let (ping, pong) = (self.mechanism.ping(), self.mechanism.pong());
         let plain = (extra / ping * pong).saturating_sub(self.never_sent);

@@ -1,9 +1,9 @@
 //! The gate under every interleaving of a few threads (`make loom`).
 //!
-//! The channel is a model of libzmq's. The sending side knows of room only from the commands that it has processed. A command
-//! raises the mailbox's signal, and *any* attempt by any thread consumes the signal together with the commands. Waits have
-//! no time limit here (`crate::sys::sync`), and neither has the source. So a lost wake-up is a deadlock, which loom
-//! reports.
+//! The channel is a model of libzmq's. The sending side knows of room only from the commands that it has processed. A
+//! command raises the mailbox's signal, and *any* attempt by any thread consumes the signal together with the commands.
+//! Waits have no time limit here (`crate::sys::sync`), and neither has the source. So a lost wake-up is a deadlock,
+//! which loom reports.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};

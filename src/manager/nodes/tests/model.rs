@@ -290,7 +290,8 @@ proptest! {
             apply(&mut nodes, &mut model, call);
             compare(&nodes, &model);
         }
-        // Takes the untaken reports. Afterwards every request in flight at a failure must have been reported exactly once.
+        // Takes the untaken reports. Afterwards every request in flight at a failure must have been reported exactly
+        // once.
         while nodes.untaken_failures() > 0 {
             apply(&mut nodes, &mut model, &Call::Take);
         }
