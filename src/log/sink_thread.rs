@@ -135,15 +135,20 @@ impl SinkThread {
                 let _ = catch_unwind(AssertUnwindSafe(|| drop(thrown)));
             }
             self.state.lock().in_call = false;
+            self.changed.notify_all();
         }
     }
 
-    /// Waits until the thread is over, without a deadline not at all, and then stops it before its next call. False:
-    /// the sink is still in a call.
+    /// Waits until the thread is over, without a deadline not at all, and then stops it before its next call. Half of
+    /// the time is for the lines that are queued, the other half for the call that runs then. False: the sink is still
+    /// in that call.
     pub(super) fn end(&self, deadline: Option<Instant>) -> bool {
         let mut state = self.state.lock();
         if let Some(deadline) = deadline {
-            while !state.over && !self.changed.wait_until(&mut state, deadline).timed_out() {}
+            let half = Instant::now() + deadline.saturating_duration_since(Instant::now()) / 2;
+            while !state.over && !self.changed.wait_until(&mut state, half).timed_out() {}
+            state.abandoned = true;
+            while state.in_call && !self.changed.wait_until(&mut state, deadline).timed_out() {}
         }
         state.abandoned = true;
         !state.in_call

@@ -126,9 +126,10 @@ impl Manager {
     fn current_or_dialled(
         self: &Arc<Self>,
         endpoint: &Endpoint,
-        policy: DialPolicy<'_>,
+        mut policy: DialPolicy<'_>,
         deadline: &dyn Fn() -> Instant,
     ) -> Result<Arc<Connection>> {
+        let begun = Instant::now();
         loop {
             let mut sets = self.open_sets()?;
             let values = match self.admit(&mut sets, endpoint, policy)? {
@@ -142,6 +143,10 @@ impl Manager {
                 && let Some(conn) = self.dial(endpoint, policy, values, &mut flight)?
             {
                 return Ok(conn);
+            }
+            // After a wait, a fence that was set meanwhile ends the call.
+            if let DialPolicy::Connect(options) = policy {
+                policy = DialPolicy::Again(options, begun);
             }
         }
     }

@@ -52,14 +52,16 @@ impl Manager {
         deadline: &dyn Fn() -> Instant,
     ) -> Result<Option<Flight<'a>>> {
         if let Some(result) = sets.flights.0.get(endpoint).cloned() {
-            let until = deadline();
-            while result.get().is_none() {
-                if self.landed.wait_until(&mut sets, until).timed_out() && result.get().is_none() {
+            // A fence and the end of the manager end this wait as well: the caller looks again, and finds them.
+            let timed_out = result.get().is_none() && self.landed.wait_until(&mut sets, deadline()).timed_out();
+            return match result.get() {
+                Some(failure) => failure.clone().map_or(Ok(None), Err),
+                None if timed_out => {
                     let text = "another thread is still making the sockets of this endpoint; try again";
-                    return Err(Error::new(Status::Timeout, text).errno(libc::EAGAIN).at(endpoint));
+                    Err(Error::new(Status::Timeout, text).errno(libc::EAGAIN).at(endpoint))
                 }
-            }
-            return result.get().cloned().flatten().map_or(Ok(None), Err);
+                None => Ok(None),
+            };
         }
         let closing = sets.cache.closing(endpoint);
         if closing.len() >= MAX_CLOSING {

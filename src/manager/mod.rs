@@ -364,7 +364,13 @@ impl Manager {
             sets.cache.fence(endpoint, Fence::Disconnected { by, at: Instant::now() });
         }
         sets.cache.trim(&sets.values);
+        self.wake_fenced();
+    }
+
+    /// Wakes the threads that wait for a dial under the global lock: a fence was set, or the manager was closed.
+    fn wake_fenced(&self) {
         self.fenced.notify_all();
+        self.landed.notify_all();
     }
 
     /// libzmq has closed the last socket of a connection.

@@ -174,7 +174,7 @@ impl Manager {
             sets.cache.fence(endpoint, Fence::NodeFailed { node, name, reason, at: Instant::now() });
         }
         sets.cache.trim(&sets.values);
-        self.fenced.notify_all();
+        self.wake_fenced();
         let deliveries: std::collections::HashMap<_, _> =
             ended.iter().map(|(conn, finished)| (conn.endpoint(), (conn.id(), finished.delivery))).collect();
         for failed in &mut failure.endpoints {

@@ -1,12 +1,18 @@
 //! Writing to a descriptor that is not kvconn's, on a thread that is not kvconn's.
 //!
-//! The reader may be slow: there is a deadline. The reader may be gone: the kernel then sends SIGPIPE to the writing
-//! thread, whose default is to end the process.
+//! The reader may be slow: there is a deadline. A write can wait although poll says that the descriptor is writable: a
+//! terminal is so from 256 free bytes on, and another thread may fill a pipe in between. So pipes and terminals are
+//! opened anew, without waiting; the host's own descriptor and its flags stay as they are. The reader may be gone: the
+//! kernel then sends SIGPIPE to the writing thread, whose default is to end the process.
 
+use std::fs::{File, OpenOptions};
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::RawFd;
+use std::os::fd::{AsRawFd, RawFd};
+use std::os::unix::fs::OpenOptionsExt;
 use std::time::{Duration, Instant};
+
+use super::descriptor;
 
 /// What a pipe takes without waiting once poll says that it takes any.
 const AT_ONCE: usize = libc::PIPE_BUF;
@@ -17,16 +23,43 @@ pub(crate) fn write_all(fd: RawFd, mut bytes: &[u8], patience: Duration) -> io::
     if fd < 0 {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
+    // SAFETY: takes no pointer; any number is allowed as a descriptor.
+    if unsafe { libc::fcntl(fd, libc::F_GETFL) } & libc::O_ACCMODE == libc::O_RDONLY {
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    let own = open_without_waiting(fd);
+    let fd = own.as_ref().map_or(fd, AsRawFd::as_raw_fd);
     let mut deadline = Instant::now() + patience;
     while !bytes.is_empty() {
         wait_writable(fd, deadline)?;
         match write(fd, &bytes[..bytes.len().min(AT_ONCE)]) {
             Ok(n) => (bytes, deadline) = (&bytes[n..], Instant::now() + patience),
-            Err(e) if matches!(e.kind(), io::ErrorKind::Interrupted | io::ErrorKind::WouldBlock) => {}
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            // Less room than poll has promised.
+            Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                if Instant::now() >= deadline {
+                    return Err(io::ErrorKind::TimedOut.into());
+                }
+                std::thread::sleep(Duration::from_millis(1));
+            }
             Err(e) => return Err(e),
         }
     }
     Ok(())
+}
+
+/// The same pipe or terminal on a descriptor of kvconn's that never waits. `None` for everything else, and where there
+/// is no /proc: files and null devices do not wait for a reader.
+fn open_without_waiting(fd: RawFd) -> Option<File> {
+    let mut stat = MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: room for a stat; any number is allowed as a descriptor. It is initialised when the call succeeds.
+    let stat = unsafe { (libc::fstat(fd, stat.as_mut_ptr()) == 0).then(|| stat.assume_init())? };
+    if !matches!(stat.st_mode & libc::S_IFMT, libc::S_IFIFO | libc::S_IFCHR) {
+        return None;
+    }
+    let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
+    let file = OpenOptions::new().write(true).custom_flags(flags).open(format!("/proc/self/fd/{fd}")).ok()?;
+    Some(File::from(descriptor::above_standard(file.into()).ok()?))
 }
 
 /// One write, of a socket without waiting.

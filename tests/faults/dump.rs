@@ -3,7 +3,7 @@
 
 use std::ffi::c_int;
 use std::io::Read;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -117,6 +117,35 @@ fn a_reader_that_is_gone_is_an_error_and_no_signal() {
 }
 
 /// What a person sees of a process that hangs: who waits where, for how long, and what was lost lately.
+/// A terminal is writable from some free bytes on: a write that waits for more would never return.
+#[test]
+fn a_terminal_that_nobody_reads_ends_the_dump_in_time() {
+    let (mut terminal, mut line): (c_int, c_int) = (-1, -1);
+    let null = std::ptr::null_mut;
+    // SAFETY: two numbers of ours; no name, settings or size are asked for.
+    assert_eq!(unsafe { libc::openpty(&mut terminal, &mut line, null(), null(), null()) }, 0);
+    // SAFETY: just made, owned by nobody else.
+    let (terminal, line) = unsafe { (OwnedFd::from_raw_fd(terminal), OwnedFd::from_raw_fd(line)) };
+    let (done, results) = std::sync::mpsc::channel();
+    let fd = line.as_raw_fd();
+    std::thread::spawn(move || {
+        // Until it is full, and then once more.
+        let statuses = std::iter::repeat_with(|| dump(fd).0).take(1000);
+        let full = statuses.filter(|status| *status == Status::Timeout as i32).take(2).count();
+        done.send(full).expect("the test waits");
+    });
+    let full = results.recv_timeout(LONG).expect("a dump that returns");
+    assert_eq!(full, 2, "a terminal that nobody reads is full at some time");
+    drop((terminal, line));
+}
+
+/// What cannot be written at all is INVALID, and not a reader that is slow.
+#[test]
+fn a_descriptor_for_reading_is_invalid() {
+    let (reads, _writes) = pair(false);
+    assert_eq!(dump(reads.as_raw_fd()), (Status::Invalid as i32, libc::EBADF));
+}
+
 #[test]
 fn it_says_how_long_what_has_waited_and_what_was_lost() {
     use std::os::fd::AsRawFd;

@@ -74,6 +74,8 @@ pub(crate) struct ReleaseTracker {
     buffers: Option<ZeroCopyBuffers>,
     /// Takes the message when libzmq has freed it, if it has zero-copy buffers.
     queue: Option<Arc<ReleaseQueue>>,
+    /// The message before it in the queue. Only used under the queue's lock.
+    before: Mutex<Option<Arc<ReleaseTracker>>>,
 }
 
 impl ReleaseTracker {
@@ -101,7 +103,7 @@ impl ReleaseTracker {
         queue: Option<Arc<ReleaseQueue>>,
     ) -> Arc<ReleaseTracker> {
         let (left, sequence) = (AtomicUsize::new(frames + 1), AtomicU64::new(0));
-        Arc::new(ReleaseTracker { left, sequence, bytes, freed, buffers, queue })
+        Arc::new(ReleaseTracker { left, sequence, bytes, freed, buffers, queue, before: Mutex::default() })
     }
 
     /// The message's sequence; 0 when it was not accepted.
@@ -159,32 +161,45 @@ impl FreeCallback for ReleaseTracker {
 /// Accepted messages with zero-copy buffers that libzmq has freed. libzmq's threads fill the queue, and the thread
 /// `kvconn-release` empties it. libzmq's threads must not wait and must not run the caller's code.
 pub(crate) struct ReleaseQueue {
-    /// Leaf lock.
-    freed: Mutex<Vec<Arc<ReleaseTracker>>>,
+    /// The newest message; each holds the one before it. A list through the messages, because libzmq's threads must not
+    /// allocate: Rust ends the process when it finds no memory. Lock order: this lock, then that of a link; both are
+    /// leaves.
+    newest: Mutex<Option<Arc<ReleaseTracker>>>,
     more: Condvar,
 }
 
 impl ReleaseQueue {
     pub(crate) fn new() -> Arc<ReleaseQueue> {
-        Arc::new(ReleaseQueue { freed: Mutex::new(Vec::new()), more: Condvar::new() })
+        Arc::new(ReleaseQueue { newest: Mutex::default(), more: Condvar::new() })
     }
 
     fn push(&self, message: Arc<ReleaseTracker>) {
-        self.freed.lock().push(message);
+        let mut newest = self.newest.lock();
+        *message.before.lock() = newest.take();
+        *newest = Some(message);
         self.more.notify_one();
     }
 
     /// Takes everything. Waits for at least one message, for at most `time`.
     pub(crate) fn take(&self, time: Option<Duration>) -> Vec<Arc<ReleaseTracker>> {
         let until = time.map(|time| Instant::now() + time);
-        let mut freed = self.freed.lock();
-        while freed.is_empty() {
+        let mut newest = self.newest.lock();
+        while newest.is_none() {
             match until {
-                Some(until) if self.more.wait_until(&mut freed, until).timed_out() => break,
+                Some(until) if self.more.wait_until(&mut newest, until).timed_out() => break,
                 Some(_) => {}
-                None => self.more.wait(&mut freed),
+                None => self.more.wait(&mut newest),
             }
         }
-        std::mem::take(&mut *freed)
+        let mut next = newest.take();
+        drop(newest);
+        let mut freed = Vec::new();
+        while let Some(message) = next {
+            next = message.before.lock().take();
+            freed.push(message);
+        }
+        // Oldest first.
+        freed.reverse();
+        freed
     }
 }
