@@ -20,7 +20,7 @@ import textwrap
 import threading
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
-from ctypes import byref, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 
 from . import _buffers, _check, _ffi
 from ._brief import Brief
@@ -371,7 +371,7 @@ def fields(struct):
 
 def array_of(function, kind, owner):
     """An array whose length may grow between asking and copying."""
-    count = ctypes.c_size_t(0)
+    count = c_size_t(0)
     while True:
         array = (kind * count.value)()
         run(Call(function, (owner, array, len(array), byref(count))))
