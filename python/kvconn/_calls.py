@@ -16,20 +16,34 @@ threads call C directly.
 
 import os
 import sys
+import textwrap
 import threading
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
-from ctypes import byref, c_void_p
+from ctypes import byref, c_size_t, c_void_p
 
 from . import _buffers, _check, _ffi
+from ._brief import Brief
 
 lib = _ffi.load()
 
 # ---- Errors ----------------------------------------------------------------------------------------------------------
 
 
-class Error(Exception):
-    """What kvconn_error_t says. `status` is the number, `name` its C name. Pickles and copies with all fields."""
+class Error(Exception, metaclass=Brief):
+    """A call has failed. It pickles and copies with all fields:
+
+    status          the number, such as -8
+    name            its C name, such as "KVCONN_PEER_LOST"
+    message         one line for people: what happened, and with what
+    endpoint        the endpoint that it is about, or ""
+    conn            the connection that it is about, or 0
+    os_errno        the operating system's errno, or 0
+    scope           how far it reaches: SCOPE_CALL, SCOPE_PEER, SCOPE_NODE or SCOPE_PROCESS
+    retriable       whether the same call can succeed later without a change
+    retry_after_ms  milliseconds until the endpoint may be dialled again; 0 if unknown, or now
+    kvconn_call     only if a signal handler raised it: the Call that it has interrupted
+    """
 
     def __init__(self, error):
         self.status = error.status
@@ -64,11 +78,15 @@ def _exceptions():
             return made
         short = name.removeprefix("KVCONN_").title().replace("_", "")
         about = {"__doc__": lib.kvconn_strerror(status).decode(), "__module__": __package__}
-        made[status] = type(short, (Error,), about)
+        made[status] = Brief(short, (Error,), about)
 
 
 Error.__module__ = __package__
 STATUSES = _exceptions()
+if Error.__doc__:  # python -OO drops it
+    lines = [f"{kind.__name__} ({status}): {kind.__doc__}" for status, kind in STATUSES.items()]
+    lines = [textwrap.fill(line, 116, subsequent_indent="    ") for line in lines]
+    Error.__doc__ = "\n".join([textwrap.dedent("    " + Error.__doc__), "Its subclasses:", "", *lines])
 
 STALE, TIMEOUT, STALLED, PARTIAL = -2, -4, -5, -16
 
@@ -108,10 +126,11 @@ def _unwritten():
     return error
 
 
-class Call:
+class Call(metaclass=Brief):
     """One call of a C function. An exception that a signal handler raised during the call has it as `kvconn_call`.
 
-    The call is over or goes on until its own timeout; `result()` gives what it returned.
+    The call is over or goes on until its own timeout; `result()` gives what it returned. A copy or a pickle of it knows
+    the result if the call was over by then.
     """
 
     # What the call is. name: the C function. head, tail: its parameters before and behind the timeout. read: makes the
@@ -342,6 +361,22 @@ def get(name, kind, *head, **about):
     """Makes a call whose one out-parameter comes last before the error; returns that."""
     out = kind()
     return run(Call(name, head, (byref(out),), lambda _: out.value, **about))
+
+
+def fields(struct):
+    """A struct as a dict: texts decoded, without its size."""
+    values = {name: getattr(struct, name) for name, _ in struct._fields_[1:]}
+    return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
+
+
+def array_of(function, kind, owner):
+    """An array whose length may grow between asking and copying."""
+    count = c_size_t(0)
+    while True:
+        array = (kind * count.value)()
+        run(Call(function, (owner, array, len(array), byref(count))))
+        if count.value <= len(array):
+            return array[: count.value]
 
 
 # ---- Options, and buffers that C reads in place ----------------------------------------------------------------------

@@ -32,6 +32,10 @@ def uint64(name, value):
     return integer(name, value, 0, UINT64)
 
 
+def manager(value):
+    return uint64("manager", value)
+
+
 def timeout(name, value):
     """Milliseconds. C refuses what is below -1."""
     if type(value) is int and -1 <= value <= INT64:

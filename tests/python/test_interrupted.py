@@ -119,6 +119,8 @@ def test_what_a_call_has_raised_is_raised_by_its_result(kv, manager, peer, inter
 
 @pytest.mark.parametrize("name", ["send", "send_owned", "send_batch"])
 def test_a_handler_that_raises_before_the_call_leaves_nothing_done(kv, manager, peer, monkeypatch, name):
+    from kvconn import _messages
+
     conn = kv.connect(peer().endpoint, wait_ms=5000, manager=manager)
     buffer = bytearray(10)
 
@@ -137,8 +139,8 @@ def test_a_handler_that_raises_before_the_call_leaves_nothing_done(kv, manager, 
 
     before = signal.signal(signal.SIGUSR1, handler)
     try:
-        interrupted(kv, "_packed")
-        interrupted(kv._Pinned, "pin")
+        interrupted(_messages, "packed")
+        interrupted(_messages.Pinned, "pin")
         with pytest.raises(Stop) as caught:
             kv.send_batch([(conn, [buffer])]) if name == "send_batch" else getattr(kv, name)(conn, [buffer])
     finally:

@@ -1,0 +1,151 @@
+"""Messages: the thin functions of those chapters of the header.
+
+A send from the main thread first tries with timeout 0, and on a thread of its own if it must wait. The metrics count
+that try as refused (kvconn_sends_refused_total, TIMEOUT).
+"""
+
+import ctypes
+from ctypes import byref
+from typing import NamedTuple
+
+from . import _calls, _check, _connections, _ffi
+from ._brief import brief
+from ._buffers import Pinned, packed
+from ._calls import Call, pins, run
+from ._check import text, timeout, uint64
+from ._ffi import DEFAULT, DEFAULT_TIMEOUT
+
+
+def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends one message on a connection, whole or not at all; returns its sequence: 1, 2, 3 …
+
+    Waits up to timeout_ms for READY and for room. A frame that is not contiguous is copied in C order.
+    When a signal handler raises, the message may be accepted, or may yet be until timeout_ms is over:
+    `kvconn_call.result()` gives the sequence, or raises why it was not accepted.
+    """
+    conn, timeout_ms, sequence = uint64("conn", conn), timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    call = Call("kvconn_send_packed", (conn, *packed(frames)), (byref(sequence),), lambda _: sequence.value)
+    return run(call, timeout_ms, True)
+
+
+def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+    """Sends one message to whichever life of the peer is there, and dials if needed; returns (connection, sequence).
+
+    Raises what a send raises, and Backoff. A signal handler that raises means the same as for send.
+    """
+    manager, timeout_ms, name = _check.manager(manager), timeout("timeout_ms", timeout_ms), text("endpoint", endpoint)
+    conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
+    places = byref(conn), byref(sequence)
+    head = manager, name, *packed(frames)
+    call = Call("kvconn_send_packed_to", head, places, lambda _: (conn.value, sequence.value))
+    # Without a connection the try would dial, and the second attempt could get BACKOFF for the end of that dial.
+    return run(call, timeout_ms, _calls.goes_aside(timeout_ms) and _connections.current(manager, name) != 0)
+
+
+@brief
+class Sent(NamedTuple):
+    """The result of one item of a batch: a tuple with names.
+
+    status    0 when it is accepted or skipped, else STATUSES has its exception
+    sequence  the message's number on its connection, or 0
+    """
+
+    status: int
+    sequence: int
+
+
+def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends many messages, pairs (connection, frames), under one deadline; connection 0 is skipped.
+
+    Returns (results, partial): a Sent for each item, in order; and None, or the Partial when at least one was not
+    accepted. Partial is not raised, because the others were accepted; its message is about the first that failed.
+    A frame that is the same object in several items is copied once. A signal handler that raises means the same as
+    for send.
+    """
+    timeout_ms, messages, copied, call = timeout("timeout_ms", timeout_ms), [], {}, None
+    try:
+        for place, item in enumerate(_check.iterated("items", items, "pairs")):
+            try:
+                conn, frames = item
+            except (TypeError, ValueError):
+                kind = type(item).__name__
+                raise TypeError(f"items[{place}] must be a pair (connection, frames), not {kind}") from None
+            messages.append((uint64(f"items[{place}]: conn", conn), Pinned()))
+            messages[-1][1].pin(frames, f"items[{place}]: frames", copied)
+        given = (_ffi.kvconn_batch_item_t * len(messages))()
+        for slot, (conn, pinned) in zip(given, messages):
+            slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
+        call = _Batch(given, [pinned.unpin for _, pinned in messages])
+        return run(call, timeout_ms, True)
+    except BaseException:
+        if call is None or call.has_not_begun:
+            for _, pinned in messages:
+                pinned.unpin()
+        raise
+
+
+class _Batch(Call):
+    """A batch. The attempt that waits is for what the one without waiting has not accepted."""
+
+    __slots__ = "given", "rest"
+
+    def __init__(self, given, ends):
+        super().__init__("kvconn_send_batch", (given, len(given)), (), self._result, ends=ends, partial=True)
+        self.given, self.rest = given, given
+
+    def _must_wait(self):
+        if not any(slot.status in (_calls.TIMEOUT, _calls.STALLED) for slot in self.given):
+            return False
+        rest = type(self.given).from_buffer_copy(self.given)
+        for slot in rest:
+            if slot.status == 0:
+                slot.conn = 0
+        self.rest, self.head = rest, (rest, len(rest))
+        return True
+
+    def _result(self, partial):
+        sent = [one if one.status == 0 else other for one, other in zip(self.given, self.rest)]
+        return [Sent(slot.status, slot.sequence) for slot in sent], partial
+
+
+def send_owned(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
+    """Sends one message without copying it; returns its sequence.
+
+    The frames are contiguous buffers (bytes, bytearray, a NumPy array). They are pinned until kvconn has released
+    them, and must not be changed before: wait_released waits for that. Every later call of any function unpins what
+    is released. An error means that they are the caller's again. A signal handler that raises means the same as for
+    send; the frames stay pinned for as long as kvconn reads them.
+    """
+    conn, timeout_ms, sequence = uint64("conn", conn), timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    pinned, tail = Pinned(), (_ffi.release_fn_t(), None, byref(sequence))
+    call = Call("kvconn_send_owned", (), tail, lambda _: sequence.value)
+    try:
+        pins.add(call, conn, sequence, pinned)
+        pinned.pin(frames)
+        call.head = conn, pinned.frames, pinned.count
+        return run(call, timeout_ms, True)
+    except BaseException:
+        if call.has_not_begun:
+            call.cancelled = True
+            pins.sweep()
+        raise
+
+
+def wait_released(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
+    """Waits until the frames of every send_owned up to this sequence (0: all so far) may be changed; returns None.
+
+    Raises Timeout.
+    """
+    conn, sequence = uint64("conn", conn), uint64("sequence", sequence)
+    run(Call("kvconn_wait_released", (conn, sequence), conn=conn), timeout("timeout_ms", timeout_ms), True)
+
+
+def flush(conn, sequence=0, timeout_ms=DEFAULT_TIMEOUT):
+    """Waits until the peer's kernel has acknowledged up to this sequence (0: all so far); returns the last one it has.
+
+    Raises Timeout, PeerLost, Disconnected, NodeFailed, or Unsupported (ipc).
+    """
+    conn, sequence = uint64("conn", conn), uint64("sequence", sequence)
+    timeout_ms, acknowledged = timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
+    call = Call("kvconn_flush", (conn, sequence), (byref(acknowledged),), lambda _: acknowledged.value, conn)
+    return run(call, timeout_ms, True)

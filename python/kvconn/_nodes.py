@@ -1,0 +1,171 @@
+"""Nodes and their failures: the thin functions of those chapters of the header."""
+
+import ctypes
+from ctypes import byref
+from typing import NamedTuple
+
+from . import _check, _ffi
+from ._brief import brief
+from ._calls import Call, Options, fields, get, lib, run
+from ._check import text, uint64
+from ._ffi import DEFAULT
+
+
+@brief
+class FailedEndpoint(NamedTuple):
+    """An endpoint that a failed node owned: a tuple with names.
+
+    endpoint      in its canonical form
+    conn          its connection, or 0
+    spared        whether another live node owns it too, so that its connection goes on
+    accepted      the number of messages that the connection had accepted
+    acknowledged  the sequence of the last acknowledged message, or UNKNOWN
+    """
+
+    endpoint: str
+    conn: int
+    spared: bool
+    accepted: int
+    acknowledged: int
+
+
+@brief
+class Failure(NamedTuple):
+    """What a node's failure took away: a tuple with names.
+
+    node       the node
+    name       its name
+    reason     the given reason, or what kvconn observed
+    time_ms    when it failed, in milliseconds since 1970
+    endpoints  a list of FailedEndpoint, in the order of their registration
+    requests   a list of the requests that were in flight, in ascending order
+    """
+
+    node: int
+    name: str
+    reason: str
+    time_ms: int
+    endpoints: list
+    requests: list
+
+
+def _report(name, head, again):
+    """Makes a call that may give a report; the Failure, or None."""
+    report = _ffi.failure_p()
+    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+
+
+class _Reporting(Call):
+    """A call that may give a report. The report is freed when the Failure is made."""
+
+    __slots__ = ()
+
+    def _settle(self):
+        super()._settle()
+        report = self.tail[0]._obj
+        pointer, report.value = report.value, None
+        lib.kvconn_failure_free(pointer)
+
+
+def _failure(report):
+    if not report:
+        return None
+    size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
+    endpoints = (_ffi.kvconn_failed_endpoint_t * lib.kvconn_failure_endpoint_count(report))()
+    requests = (ctypes.c_uint64 * lib.kvconn_failure_request_count(report))()
+    count = byref(ctypes.c_size_t())
+    run(Call("kvconn_failure_endpoints", (report, endpoints, size, len(endpoints), count)))
+    run(Call("kvconn_failure_requests", (report, requests, len(requests), count)))
+    return Failure(
+        lib.kvconn_failure_node(report),
+        lib.kvconn_failure_name(report).decode(),
+        lib.kvconn_failure_reason(report).decode(),
+        lib.kvconn_failure_time_ms(report),
+        [FailedEndpoint(e.endpoint.decode(), e.conn, bool(e.spared), e.accepted, e.acknowledged) for e in endpoints],
+        list(requests),
+    )
+
+
+def node_open(name, manager=DEFAULT):
+    """Opens a node, one life of a peer instance: returns (node, created). `created` is False if it already lived.
+    Raises Limit.
+    """
+    node, created = _ffi.node_t(), ctypes.c_int32()
+    head, places = (_check.manager(manager), text("name", name)), (byref(node), byref(created))
+    return run(Call("kvconn_node_open", head, places, lambda _: (node.value, bool(created.value))))
+
+
+def node_find(name, manager=DEFAULT):
+    """The live node of that name. Raises NotFound."""
+    return get("kvconn_node_find", _ffi.node_t, _check.manager(manager), text("name", name))
+
+
+def node_info(node):
+    """A dict: node, name, status (0 while it lives), reason, endpoints, requests, failures_in_row, age_ms."""
+    info = _ffi.kvconn_node_info_t()
+    return run(Call("kvconn_node_info", (uint64("node", node), byref(info)), (), lambda _: fields(info)))
+
+
+def _endpoints(endpoints):
+    """A list of endpoints as C takes it: array, count."""
+    names = _check.texts("endpoints", endpoints)
+    return (ctypes.c_char_p * len(names))(*names), len(names)
+
+
+def node_add_endpoints(node, endpoints, options=None):
+    """Registers a list of endpoints with a node, all or none, and lifts their fences; dials nothing; returns None.
+
+    `options` are for later dials to them. Raises Conflict, Limit, NodeFailed or Disconnected.
+    """
+    head = uint64("node", node), *_endpoints(endpoints)
+    given = Options(options)
+    run(Call("kvconn_node_add_endpoints", (*head, given), ends=[given.free]))
+
+
+def node_remove_endpoints(node, endpoints):
+    """Takes a list of endpoints away from a node, ends their connections and fences them; returns None.
+    Raises NodeFailed or Disconnected.
+    """
+    run(Call("kvconn_node_remove_endpoints", (uint64("node", node), *_endpoints(endpoints))))
+
+
+def node_track_request(node, request):
+    """Notes that a request, an integer of yours, is in flight on a node; returns None.
+
+    Raises NodeFailed (no report lists the request: the caller must fail it), Disconnected or Limit.
+    """
+    run(Call("kvconn_node_track_request", (uint64("node", node), uint64("request", request))))
+
+
+def node_untrack_request(node, request):
+    """Notes that a request is done; returns whether it was tracked until now. Raises NodeFailed or Disconnected."""
+    return bool(get("kvconn_node_untrack_request", ctypes.c_int32, uint64("node", node), uint64("request", request)))
+
+
+def node_report_health(node, healthy, reason=None):
+    """Reports the result of a health probe, a bool; max_failures bad ones in a row fail the node.
+
+    Returns the Failure when this report failed the node, else None. Raises NodeFailed or Disconnected.
+    """
+    node, healthy = uint64("node", node), _check.flag("healthy", healthy)
+    return _report("kvconn_node_report_health", (node, healthy, _reason(reason)), ("failure of", node))
+
+
+def handle_failure(node, reason=None):
+    """Fails a node: ends and fences its endpoints, and takes its requests away, in one step. Returns the Failure.
+
+    Raises NodeFailed or Disconnected when it had ended before. When a signal handler raises, the node has failed all
+    the same: `kvconn_call.result()` gives the Failure, and so does the next handle_failure of this node.
+    """
+    node = uint64("node", node)
+    return _report("kvconn_handle_failure", (node, _reason(reason)), ("failure of", node))
+
+
+def _reason(reason):
+    return None if reason is None else text("reason", reason)
+
+
+def take_failure(manager=DEFAULT):
+    """The oldest Failure of a manager that no call has returned yet, or None. Does not wait."""
+    manager = _check.manager(manager)
+    return _report("kvconn_take_failure", (manager,), ("failure in", manager))
