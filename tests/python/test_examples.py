@@ -69,7 +69,7 @@ def test_the_quickstart_sends_one_message(example, peer, program):
 def test_the_quickstart_says_why_nothing_was_accepted(example, nobody, program):
     result = python_example(program, nobody) if program.endswith(".py") else run(example(program), nobody)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith(f"{nobody}: connection refused")
+    assert result.stderr.startswith(f"{nobody}: Connection refused")
     assert "(KVCONN_CONNECT_FAILED)" in result.stderr
 
 
@@ -82,7 +82,7 @@ def test_the_python_node_without_an_endpoint_says_how_it_is_used(lib):
 def test_the_python_node_reports_the_failed_request(lib, nobody):
     result = python_example("node.py", nobody)
     assert (result.returncode, result.stdout) == (1, "")
-    assert result.stderr.startswith("prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: connection refused")
+    assert result.stderr.startswith("prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: Connection refused")
 
 
 # ---- Event loop ------------------------------------------------------------------------------------------------------
@@ -94,7 +94,7 @@ def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, 
     loop = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         begun = sorted(loop.stdout.readline() for _ in range(3))
-        assert begun[0].startswith(f"CONNECT_FAILED {nobody} after 0 messages: connection refused")
+        assert begun[0].startswith(f"CONNECT_FAILED {nobody} after 0 messages: Connection refused")
         assert begun[1:] == sorted(f"READY {address(p)}\n" for p in (first, last))
         first.expect(2)
         first.kill()
