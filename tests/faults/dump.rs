@@ -168,7 +168,7 @@ fn tempfile() -> std::fs::File {
 /// The command lines of docs/operations.md that attach a debugger to the process `PID`.
 fn documented_commands() -> Vec<String> {
     let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
-    operations.lines().filter(|line| line.starts_with("gdb ")).map(str::to_owned).collect()
+    operations.lines().filter(|line| line.starts_with("gdb -p PID ")).map(str::to_owned).collect()
 }
 
 /// The commands of docs/operations.md, on a process that hangs: with a library that has no symbols but the exported ones, with
@@ -221,7 +221,11 @@ fn the_documented_commands_work(directory: &Path, library: &Path) -> bool {
     let compiled = Command::new("cc").arg(&source).arg(&soname).arg("-o").arg(&program).arg("-s").status().unwrap();
     assert!(compiled.success());
     let commands = documented_commands();
-    assert_eq!(commands.len(), 2, "docs/operations.md shows one command for standard error and one for a file: {commands:?}");
+    assert_eq!(
+        commands.len(),
+        2,
+        "docs/operations.md shows one command for standard error and one for a file: {commands:?}"
+    );
     for command in commands {
         // The process's standard error is one file, the file of the second command another.
         let (standard_error, file) = (directory.join("stderr"), directory.join("file"));
