@@ -25,6 +25,16 @@ static int fail(const char *what, const kvconn_error_t *error) {
     return 1;
 }
 
+/* Each connection raises exactly one of the five ending events. event.conn is the id from kvconn_connect; event.endpoint
+ * may be spelt in another way than on the command line. A new kvconn_connect would make the next connection. */
+static void on_end(const kvconn_event_t *end) {
+    printf("%s %s after %" PRIu64 " messages: %s\n", kvconn_status_name(end->status) + strlen("KVCONN_"), end->endpoint,
+           end->count, end->message);
+    for (int i = 0; i < peer_count; i++) {
+        if (peers[i] == end->conn) peers[i] = 0, live--;
+    }
+}
+
 /* Handles every pending event. */
 static void on_events(void) {
     kvconn_event_t event = KVCONN_EVENT_INIT;
@@ -39,13 +49,10 @@ static void on_events(void) {
             break;
         case KVCONN_EVENT_CONNECT_FAILED:
         case KVCONN_EVENT_PEER_LOST:
-            /* Each connection ends with exactly one such event. A new kvconn_connect would make the next connection. */
-            printf("%s %s after %" PRIu64 " messages: %s\n",
-                   event.kind == KVCONN_EVENT_PEER_LOST ? "PEER_LOST" : "CONNECT_FAILED", event.endpoint, event.count,
-                   event.message);
-            for (int i = 0; i < peer_count; i++) {
-                if (peers[i] == event.conn) peers[i] = 0, live--;
-            }
+        case KVCONN_EVENT_DISCONNECTED:
+        case KVCONN_EVENT_EVICTED:
+        case KVCONN_EVENT_NODE_FAILED:
+            if (event.conn != 0) on_end(&event); /* 0: not a connection but its node has failed */
             break;
         default:
             break;

@@ -77,6 +77,12 @@ def first_after(engine, step, ms, text=""):
     return next((at for at, name, details in engine.timeline if name == step and at >= ms and text in details), None)
 
 
+def first_lost(engine, ms):
+    """The rank whose loss was seen first after a moment: "B rank 1, connection ..." is B1."""
+    details = next(details for at, step, details in engine.timeline if step == "PEER_LOST" and at >= ms)
+    return "".join(details.split(",")[0].split(" rank "))
+
+
 def draw(path, engine, lives, when):
     with matplotlib.rc_context(STYLE):
         figure, panels = plt.subplots(4, 1, figsize=(10.5, 6.6), sharex=True)
@@ -84,6 +90,7 @@ def draw(path, engine, lives, when):
         for rank in RANKS:
             draw_rank(axes[rank], engine, lives, rank)
         mark(axes, engine, lives, when)
+        figure.supylabel("messages since the connection began", x=0.03, fontsize=9)
         head(figure, engine)
         figure.savefig(path, metadata={"Date": None, "Creator": None}, bbox_inches="tight")
         plt.close(figure)
@@ -128,7 +135,7 @@ def mark(axes, engine, lives, when):
         accepted = per_connection(engine, rank)[0][1][-1][1]
         received = next(life.samples[-1][1] for life in lives if life.name == rank)
         note(rank, kill, 0.30, f"{accepted - received} of {accepted}\nnot received")
-    note("B0", kill, 0.80, f"LOSS seen\nafter {lost:.1f} ms", fontweight="bold", color=RED)
+    note(first_lost(engine, kill), kill, 0.80, f"LOSS seen first\nafter {lost:.1f} ms", fontweight="bold", color=RED)
 
     event("A0", kill, RED)
     note("A0", kill, 0.86, f"FAILOVER after {rerouted:.1f} ms:", fontweight="bold", color=RED)
@@ -139,11 +146,13 @@ def mark(axes, engine, lives, when):
     band("A1", leave, serving_a, DOWN)
     for ms in (stop, leave, restart_a):
         event("A1", ms)
-    note("A1", stop, 0.34, "A1 STOPS reading:", side="right", fontweight="bold")
-    note("A1", stop, 0.17, f"{unacknowledged} accepted, unacknowledged", side="right")
+    note("A1", stop, 0.25, "A1 STOPS reading", side="right", fontweight="bold")
+    # At the right edge of the area between the two lines.
+    top = per_connection(engine, "A1")[0][1][-1][1] / axes["A1"].get_ylim()[1]
+    note("A1", leave, min(top + 0.05, 0.94), f"{unacknowledged} unacknowledged", fontsize=8)
     note("A1", leave, 0.50, "A1 LEAVES:", fontweight="bold")
     note("A1", leave, 0.25, "FIN, reads\nthe rest, exits")
     note("A1", restart_a, 0.80, "RESTART A1:", fontweight="bold")
-    note("A1", restart_a, 0.55, f"these {unacknowledged} are\nsent again first")
-    axes["B1"].set_xlim(right=axes["B1"].get_xlim()[1] + 0.15)  # room for the last note
+    note("A1", restart_a, 0.55, f"the {unacknowledged} unacknowledged\nare sent again first")
+    axes["B1"].set_xlim(right=axes["B1"].get_xlim()[1] + 0.5)  # room for the last note
     axes["B1"].set_xlabel("seconds", fontsize=9)

@@ -219,8 +219,8 @@ def prove(engine, lives, killed):
             taken[life][message.conn].append(message.sequence)
 
     width = max(len("connection"), *(len(str(report["conn"])) for report in reports)) + 2
-    head = f"{'rank':<6}{'connection':<{width}}{'accepted':>9}{'acknowledged':>14}{'received':>10}{'missing':>9}"
-    print(f"\n{head}  how it ended")
+    head = f"{'rank':<6}{'connection':<{width}}{'accepted':>9}{'acknowledged':>14}{'received':>10}"
+    print(f"\n{head}{'not received here':>19}  how it ended")
     lost = collections.Counter()  # by node, on connections that died; None: on all others
     never_more = True
     for report in reports:
@@ -230,7 +230,10 @@ def prove(engine, lives, killed):
         never_more &= missing >= 0
         rank, conn, accepted, acknowledged = (report[key] for key in ("rank", "conn", "accepted", "acknowledged"))
         end = report["ended"] if report["by"] == "LOCAL" else f"{report['ended']} by {report['by']}"
-        print(f"{rank:<6}{conn:<{width}}{accepted:>9}{acknowledged:>14}{received:>10}{missing:>9}  {end}")
+        again = received_later(engine, lives, report) if missing > 0 else 0
+        if again > 0:
+            end += f"; {'all' if again == missing else again} sent again to the next connection"
+        print(f"{rank:<6}{conn:<{width}}{accepted:>9}{acknowledged:>14}{received:>10}{missing:>19}  {end}")
 
     # The first connection of a rank belongs to the first process of that rank, the second to the second.
     belongs = {}
@@ -264,6 +267,18 @@ def prove(engine, lives, killed):
     seen, rerouted = (steps[step] - killed for step in ("PEER_LOST", "REROUTED"))
     print(f"\nThe kill was seen after {seen:.1f} ms, and its requests were on node A after {rerouted:.1f} ms.")
     return all(findings.values())
+
+
+def received_later(engine, lives, end):
+    """How many messages that a rank's process did not receive were sent again, and reached its next process."""
+    (report,) = engine.reports_with("unacknowledged")
+    if report["of"] != end["conn"]:
+        return 0
+    first, second = (life for life in lives if life.name == end["rank"])
+    received = {message.sequence for message in first.received() if message.conn == end["conn"]}
+    unacknowledged = enumerate(report["unacknowledged"], end["acknowledged"] + 1)
+    later = {message.room for message in second.received()}
+    return sum(room in later for sequence, room in unacknowledged if sequence not in received)
 
 
 def rooms(lives):

@@ -101,8 +101,7 @@
  *
  * - endpoint: where a peer rank listens, "tcp://host:port" or "ipc://path". Different spellings of one address are one
  *   endpoint. A name and its address are two endpoints.
- * - connection: one PUSH socket to one endpoint, from its dial to its end, named by a kvconn_conn_t. A redial makes a
- *   new one.
+ * - connection: one PUSH socket to one endpoint, from its dial to its end (kvconn_conn_t). A redial makes a new one.
  * - node: one life of a peer instance, such as one run of a prefill server, named by a kvconn_node_t. It owns
  *   endpoints and requests.
  * - request: the caller's 64-bit id of work in flight on a node.
@@ -110,8 +109,7 @@
  * - accepted: libzmq has taken the message. It is not delivered yet.
  * - acknowledged: the kernel at the other end of the TCP connection has acknowledged every byte of the message. "What
  *   arrived" below says what this is worth.
- * - unacknowledged: accepted, but not acknowledged when the connection ended. The peer may or may not have the
- *   message.
+ * - unacknowledged: accepted, but not acknowledged when the connection ended. The peer may or may not have it.
  * - in flight: accepted, not acknowledged yet, and the connection lives.
  * - fence: a mark on an endpoint that forbids dialling it.
  * - manager: an independent set of endpoints, nodes, fences, events and settings. KVCONN_DEFAULT always exists.
@@ -129,8 +127,7 @@
  *
  * These statuses are not repeated with each function:
  *
- * - KVCONN_STALE, if the function takes an id (m, conn, node) and it is 0, was never given out, or is no longer
- *   remembered.
+ * - KVCONN_STALE, if the function takes an id (m, conn, node) and it is 0, was never given out, or is forgotten.
  * - KVCONN_SHUTDOWN after kvconn_shutdown. Exceptions: kvconn_options_set, kvconn_set_log, kvconn_dump, and reading a
  *   report.
  * - KVCONN_INTERNAL for a defect in kvconn.
@@ -170,8 +167,7 @@
  *
  * Timeouts are milliseconds on the monotonic clock. 0 does not wait. KVCONN_DEFAULT_TIMEOUT (-1) is the option
  * send_timeout_ms, unless the function names another default. There is no infinite wait: more than a year counts as a
- * year. Signals do not end a wait. A timeout bounds waiting; copying the frames takes additional time (some tenths of a
- * second for 256 MiB).
+ * year. Signals do not end a wait. A timeout bounds waiting; copying the frames takes additional time.
  *
  * == Which send ==
  *
@@ -191,8 +187,8 @@
  *
  * - A proxy, sidecar or port-forward in between acknowledges in the peer's place. The peer may never get the message.
  * - The peer may reject what it has read, for example a message above its ZMQ_MAXMSGSIZE.
- * - The peer must still read it. It can do so if the connection ended by FIN (ended_by is KVCONN_ENDED_FIN) and the
- *   peer keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
+ * - The peer must still read it. It can do so if the connection ended by FIN (KVCONN_ENDED_FIN), the peer still lives,
+ *   and it keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
  *   everything, and may be lost after a reset or a timeout. A peer that leaves without loss half-closes, reads to the
  *   end, and then exits.
  *
@@ -221,9 +217,9 @@
  * Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
  * A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
  * when to call again; os_errno says why the dial failed. A dial that was given up counts as a failed one. So does a
- * connection that was lost soon after READY, so a peer that accepts and immediately closes is not redialled in a tight
- * loop. Registering an endpoint in a new life of its node resets the steps. One dial tries every address of a name
- * within connect_timeout_ms.
+ * connection that is lost within one backoff step of READY, so a peer that accepts and closes at once is not redialled
+ * in a tight loop. Registering an endpoint in a new life of its node resets the steps. One dial tries every address of
+ * a name within connect_timeout_ms.
  *
  * == A full connection ==
  *
@@ -231,10 +227,9 @@
  * are in flight. A larger single message is accepted when nothing else is in flight. All connections of the process
  * share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
  *
- * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. But if the connection has
- * made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once, or as soon as that
- * becomes true while it waits. So a thread that sends to many peers loses one timeout to a stuck peer, not one for each
- * message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+ * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
+ * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
+ * not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
  *
  * == Idle connections ==
  *
@@ -313,9 +308,9 @@ enum kvconn_status KVCONN_INT32 {
      * no answer for so long. The call did not wait longer. To do: Treat the peer as stuck: use another one, or
      * disconnect it. The event RECOVERED reports that it makes progress again. */
     KVCONN_STALLED = -5,
-    /** Less than one backoff step ago the last dial failed or was given up, or its connection was lost soon after
-     * READY. This call did not dial. To do: Try again after retry_after_ms. os_errno and the message say why the
-     * dial failed. */
+    /** Less than one backoff step ago the last dial failed or was given up, or its connection was lost within one
+     * backoff step of READY. This call did not dial. To do: Try again after retry_after_ms. os_errno and the
+     * message say why the dial failed. */
     KVCONN_BACKOFF = -6,
     /** The dial failed: refused, unreachable, name not resolved, timed out, or the peer is not a ZeroMQ PULL socket.
      * To do: Read the message. Try again later, or report the node unhealthy. */
@@ -378,8 +373,12 @@ typedef struct kvconn_error_t {
     kvconn_status_t status; /**< The status that the call returned. */
     int32_t os_errno; /**< The operating system's errno, or 0. */
     kvconn_scope_t scope; /**< What is affected. */
-    int32_t retriable; /**< 1 if the same call can succeed later and the caller need not change anything, else 0. */
-    int32_t retry_after_ms; /**< Milliseconds until the endpoint may be dialled again; 0 if that is unknown, or now. */
+    /** 1 if the same endpoint may be tried again without a change by the caller, else 0. A call with the id of an ended
+     * connection never succeeds: get a new id with kvconn_connect. */
+    int32_t retriable;
+    /** Milliseconds until the endpoint may be dialled again. 0: now, or not known. The next kvconn_connect may still
+     * return KVCONN_BACKOFF. */
+    int32_t retry_after_ms;
     kvconn_conn_t conn; /**< The connection that the error is about, or 0. */
     char endpoint[KVCONN_ENDPOINT_SIZE]; /**< The endpoint that the error is about, or "". */
     char message[KVCONN_TEXT_SIZE]; /**< One line for a person: what happened, and with what. */
@@ -535,8 +534,10 @@ typedef int32_t kvconn_state_t;
 /** How a connection ended. This decides what an acknowledgement is worth; see "What arrived". */
 enum kvconn_ended_by KVCONN_INT32 {
     KVCONN_ENDED_UNKNOWN = 0, /**< It has not ended, or the cause is unknown. */
-    KVCONN_ENDED_FIN = 1, /**< The peer closed it in order. It gets everything acknowledged if it keeps reading. */
-    KVCONN_ENDED_RESET = 2, /**< The peer or its kernel reset it. Data in its kernel may be lost. */
+    /** The peer's process closed the connection, exited or was killed, when its kernel held nothing unread. It says
+     * nothing about whether the process still lives. Acknowledged messages are safe only if it goes on reading. */
+    KVCONN_ENDED_FIN = 1,
+    KVCONN_ENDED_RESET = 2, /**< The same, with unread data, which may be lost; or the network reset it. */
     KVCONN_ENDED_TIMEOUT = 3, /**< No answer from the peer's host. Data in its kernel may be lost. */
     KVCONN_ENDED_LOCAL = 4, /**< This process ended it. */
 };
@@ -785,8 +786,8 @@ kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items, size_t count, int6
 /* == Owned buffers ====================================================================================================
  *
  * kvconn_send_owned sends without copying. The caller must not free or change the buffers until they are released.
- * They are released when libzmq has freed them, and the message is acknowledged or the connection has ended. A stopped
- * peer keeps them as long as it is connected; a disconnect releases them. There are two forms:
+ * Two things must have happened: libzmq has freed them; and the message is acknowledged, or its connection has ended. A
+ * stopped peer keeps them as long as it is connected; a disconnect releases them. There are two forms:
  *
  * - With a release function: kvconn calls it once for each accepted message, on the thread "kvconn-release", holding
  *   no lock.
@@ -849,9 +850,10 @@ kvconn_status_t kvconn_wait_released(kvconn_conn_t conn, uint64_t sequence, int6
 
 /* == Nodes ============================================================================================================
  *
- * A node is one life of a peer instance. kvconn_node_open begins it; kvconn_handle_failure, or an event that leads to
- * it, ends it. The node owns endpoints and requests; its end takes all of them away in one step. A late call with the
- * id of an ended life changes nothing. The next life of the same name has a new id.
+ * A node is one life of a peer instance, and owns endpoints and requests. kvconn_node_open begins it. Its failure ends
+ * it, and takes all of them away in one step; kvconn_disconnect_all ends it without a report. By default the loss of a
+ * connection does not fail its node: call kvconn_handle_failure yourself. The option node_loss ("any", "all") does it
+ * for you. A late call with the id of an ended life changes nothing. The next life of the name has a new id.
  *
  * == Statuses that all node calls share ==
  *
@@ -938,11 +940,11 @@ kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node, const char *con
 KVCONN_NODISCARD
 kvconn_status_t kvconn_node_track_request(kvconn_node_t node, uint64_t request, kvconn_error_t *error);
 
-/** Notes that a request is done. Look at was_tracked: if it is 0, or the call fails, the request was never tracked, or
- * a failure report lists it. So a request is never both done and failed. Returns the statuses that all node calls
- * share.
+/** Notes that a request is done. Look at was_tracked, so that no request is both done and failed. Returns the statuses
+ * that all node calls share.
  * @param request          the number.
- * @param[out] was_tracked 1 if the request was tracked until now, else 0; may be NULL.
+ * @param[out] was_tracked 1: done, no report will list it. 0 or an error: a report lists it, or it was never tracked; do
+ *     not report it as done. May be NULL.
  * @retval KVCONN_OK the request is not tracked any more. */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node, uint64_t request, int32_t *was_tracked,
@@ -950,12 +952,12 @@ kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node, uint64_t request
 
 /* == Failures =========================================================================================================
  *
- * A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by itself
- * when it loses connections and the option node_loss is "any" or "all". Then its endpoints and requests are taken away
- * in one step: connections end, endpoints are fenced, and exactly one report lists what was taken. The call that
- * caused the failure returns the report. If the call gave no place for it, or no call caused the failure,
- * kvconn_take_failure returns it: look there after each event NODE_FAILED whose conn is 0. A report is never dropped.
- * It never changes; several threads may read it. Functions that take a report and return no status accept NULL.
+ * A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
+ * option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
+ * and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
+ * place for it, or no call caused the failure, kvconn_take_failure returns it: look there after each event NODE_FAILED
+ * whose conn is 0 (it may return NULL, if a call has returned the report). A report is never dropped and never changes;
+ * several threads may read it. Functions that take a report and return no status accept NULL.
  */
 
 /** A report of a node's failure. Free it with kvconn_failure_free. */
@@ -966,7 +968,9 @@ typedef struct kvconn_failed_endpoint_t {
     uint32_t struct_size; /**< The size of this element, as given to kvconn_failure_endpoints. */
     /** 1 if another live node owns it too, so its connection goes on; 0 if it was closed and fenced. */
     int32_t spared;
-    kvconn_conn_t conn; /**< Its connection, or 0 if there was none. */
+    /** Its connection; 0 if it had no live connection at that moment. The counts of a connection that was lost before
+     * are not here: take them from its PEER_LOST event or from kvconn_connection_info. */
+    kvconn_conn_t conn;
     uint64_t accepted; /**< The number of messages that the connection had accepted. */
     uint64_t acknowledged; /**< The sequence of the last acknowledged message, or KVCONN_UNKNOWN. */
     char endpoint[KVCONN_ENDPOINT_SIZE]; /**< The endpoint in its canonical form. */
@@ -994,7 +998,7 @@ kvconn_status_t kvconn_node_report_health(kvconn_node_t node, int32_t healthy, c
                                           kvconn_failure_t **failure, kvconn_error_t *error);
 
 /** Takes the oldest failure report that no call has returned yet. Does not wait.
- * @param[out] failure the report, or NULL if there is none. Free it with kvconn_failure_free.
+ * @param[out] failure the report; NULL if there is none, or if a call has returned it. Free it with kvconn_failure_free.
  * @retval KVCONN_OK the report is the caller's, or there is none. */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_take_failure(kvconn_manager_t m, kvconn_failure_t **failure, kvconn_error_t *error);
@@ -1044,8 +1048,11 @@ void kvconn_failure_free(kvconn_failure_t *failure);
  *
  * Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending
  * event: CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED. It is queued before the call that caused it
- * returns. The queue is bounded (option max_events): events that do not fit are counted, and OVERFLOW says how many
- * are missing at its place. A program that does not need events need not read them.
+ * returns. The surviving connections of a failed node end as NODE_FAILED, not as PEER_LOST. The queue is bounded (option
+ * max_events): events that do not fit are counted, and OVERFLOW says how many are missing at its place.
+ *
+ * To find your rank from an event, keep the id from kvconn_connect (with wait_ms 0 it is set at once) and compare it
+ * with event.conn. Do not compare endpoint texts: event.endpoint is canonical.
  */
 
 /** The kinds of events. */
@@ -1101,7 +1108,7 @@ kvconn_status_t kvconn_event_fd(kvconn_manager_t m, int *fd, kvconn_error_t *err
 
 /** Takes the oldest event, and waits for one if there is none. Several threads may call it; each event goes to one of
  * them.
- * @param timeout_ms how long to wait for an event.
+ * @param timeout_ms how long to wait for an event. KVCONN_DEFAULT_TIMEOUT (-1): send_timeout_ms, not for ever.
  * @param[out] event the event. Its kind is KVCONN_EVENT_NONE if none came in time, or if the manager was destroyed
  *     meanwhile. Set its struct_size before the call.
  * @retval KVCONN_OK      event is filled.
@@ -1110,8 +1117,6 @@ KVCONN_NODISCARD
 kvconn_status_t kvconn_next_event(kvconn_manager_t m, int64_t timeout_ms, kvconn_event_t *event, kvconn_error_t *error);
 
 /* == Observing ========================================================================================================
- *
- * For people and debuggers. Programs use the functions above.
  */
 
 /** The levels of the log. */
@@ -1154,9 +1159,9 @@ kvconn_status_t kvconn_describe(kvconn_manager_t m, char *buffer, size_t capacit
 kvconn_status_t kvconn_metrics_text(kvconn_manager_t m, char *buffer, size_t capacity, size_t *needed,
                                     kvconn_error_t *error);
 
-/** Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs: "call
- * (int)kvconn_dump(2, (void*)0)". Waits for no lock and leaves out what it cannot get without waiting. Also works after
- * kvconn_shutdown. Raises no SIGPIPE.
+/** Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs. In gdb (the cast is
+ * needed, with and without debug information): call ((int(*)(int, void*))kvconn_dump)(2, (void*)0)
+ * Waits for no lock and leaves out what it cannot get without waiting. Works after kvconn_shutdown. Raises no SIGPIPE.
  * @param fd a descriptor that can be written.
  * @retval KVCONN_OK      the text is written.
  * @retval KVCONN_INVALID fd cannot be written; os_errno says why (EPIPE: its reader is gone).

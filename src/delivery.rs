@@ -21,9 +21,10 @@ pub struct Delivery {
 pub enum EndedBy {
     /// It has not ended, or the cause is unknown.
     Unknown = 0,
-    /// The peer closed it in order. It gets everything acknowledged if it keeps reading.
+    /// The peer's process closed the connection, exited or was killed, when its kernel held nothing unread. It says
+    /// nothing about whether the process still lives. Acknowledged messages are safe only if it goes on reading.
     Fin = 1,
-    /// The peer or its kernel reset it. Data in its kernel may be lost.
+    /// The same, with unread data, which may be lost; or the network reset it.
     Reset = 2,
     /// No answer from the peer's host. Data in its kernel may be lost.
     Timeout = 3,

@@ -72,7 +72,8 @@ pub struct StatusRow {
     pub name: &'static str,
     /// What else it affects.
     pub scope: Scope,
-    /// Whether the same call can succeed later without the caller changing anything.
+    /// Whether the same endpoint may be tried again without a change by the caller. A call with the id of an ended connection
+    /// never succeeds.
     pub retriable: bool,
     /// What it means, one sentence.
     pub meaning: &'static str,
@@ -113,7 +114,7 @@ pub const STATUSES: &[StatusRow] = &[
         "The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had no answer for so long. The call did not wait longer.",
         "Treat the peer as stuck: use another one, or disconnect it. The event RECOVERED reports that it makes progress again."),
     row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
-        "Less than one backoff step ago the last dial failed or was given up, or its connection was lost soon after READY. This call did not dial.",
+        "Less than one backoff step ago the last dial failed or was given up, or its connection was lost within one backoff step of READY. This call did not dial.",
         "Try again after retry_after_ms. os_errno and the message say why the dial failed."),
     row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true,
         "The dial failed: refused, unreachable, name not resolved, timed out, or the peer is not a ZeroMQ PULL socket.",
@@ -180,7 +181,7 @@ pub struct Error {
     pub status: Status,
     /// The operating system's errno behind it, 0 when there is none. Errors of the network always have one.
     pub os_errno: i32,
-    /// How long until the same call can succeed, if that is known.
+    /// How long until the endpoint may be dialled again, if that is known.
     pub retry_after: Option<Duration>,
     /// The connection it is about, 0 if none.
     pub conn: ConnId,
@@ -242,7 +243,7 @@ impl Error {
         self
     }
 
-    /// The same error, with the time after which the call can succeed.
+    /// The same error, with the time after which the endpoint may be dialled again.
     pub fn retry_after(mut self, wait: Duration) -> Error {
         self.retry_after = Some(wait);
         self

@@ -2,8 +2,11 @@
 //!
 //! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending
 //! event: CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED. It is queued before the call that caused it
-//! returns. The queue is bounded (option max_events): events that do not fit are counted, and OVERFLOW says how many
-//! are missing at its place. A program that does not need events need not read them.
+//! returns. The surviving connections of a failed node end as NODE_FAILED, not as PEER_LOST. The queue is bounded (option
+//! max_events): events that do not fit are counted, and OVERFLOW says how many are missing at its place.
+//!
+//! To find your rank from an event, keep the id from kvconn_connect (with wait_ms 0 it is set at once) and compare it
+//! with event.conn. Do not compare endpoint texts: event.endpoint is canonical.
 
 use std::ffi::{c_char, c_int};
 
@@ -110,7 +113,7 @@ pub unsafe extern "C" fn kvconn_event_fd(
 /// Takes the oldest event, and waits for one if there is none. Several threads may call it; each event goes to one of
 /// them.
 ///
-/// @param timeout_ms how long to wait for an event.
+/// @param timeout_ms how long to wait for an event. KVCONN_DEFAULT_TIMEOUT (-1): send_timeout_ms, not for ever.
 /// @param[out] event the event. Its kind is KVCONN_EVENT_NONE if none came in time, or if the manager was destroyed
 ///     meanwhile. Set its struct_size before the call.
 /// @retval KVCONN_OK      event is filled.

@@ -1,11 +1,11 @@
 //! # Failures
 //!
-//! A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by itself
-//! when it loses connections and the option node_loss is "any" or "all". Then its endpoints and requests are taken away
-//! in one step: connections end, endpoints are fenced, and exactly one report lists what was taken. The call that
-//! caused the failure returns the report. If the call gave no place for it, or no call caused the failure,
-//! kvconn_take_failure returns it: look there after each event NODE_FAILED whose conn is 0. A report is never dropped.
-//! It never changes; several threads may read it. Functions that take a report and return no status accept NULL.
+//! A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
+//! option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
+//! and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
+//! place for it, or no call caused the failure, kvconn_take_failure returns it: look there after each event NODE_FAILED
+//! whose conn is 0 (it may return NULL, if a call has returned the report). A report is never dropped and never changes;
+//! several threads may read it. Functions that take a report and return no status accept NULL.
 
 use std::ffi::{CString, c_char};
 use std::time::SystemTime;
@@ -36,7 +36,8 @@ pub struct kvconn_failed_endpoint_t {
     pub struct_size: u32,
     /// 1 if another live node owns it too, so its connection goes on; 0 if it was closed and fenced.
     pub spared: i32,
-    /// Its connection, or 0 if there was none.
+    /// Its connection; 0 if it had no live connection at that moment. The counts of a connection that was lost before
+    /// are not here: take them from its PEER_LOST event or from kvconn_connection_info.
     pub conn: kvconn_conn_t,
     /// The number of messages that the connection had accepted.
     pub accepted: u64,
@@ -173,7 +174,7 @@ pub unsafe extern "C" fn kvconn_node_report_health(
 
 /// Takes the oldest failure report that no call has returned yet. Does not wait.
 ///
-/// @param[out] failure the report, or NULL if there is none. Free it with kvconn_failure_free.
+/// @param[out] failure the report; NULL if there is none, or if a call has returned it. Free it with kvconn_failure_free.
 /// @retval KVCONN_OK the report is the caller's, or there is none.
 #[unsafe(no_mangle)]
 #[must_use]

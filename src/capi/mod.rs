@@ -98,8 +98,7 @@
 //!
 //! - endpoint: where a peer rank listens, "tcp://host:port" or "ipc://path". Different spellings of one address are one
 //!   endpoint. A name and its address are two endpoints.
-//! - connection: one PUSH socket to one endpoint, from its dial to its end, named by a kvconn_conn_t. A redial makes a
-//!   new one.
+//! - connection: one PUSH socket to one endpoint, from its dial to its end (kvconn_conn_t). A redial makes a new one.
 //! - node: one life of a peer instance, such as one run of a prefill server, named by a kvconn_node_t. It owns
 //!   endpoints and requests.
 //! - request: the caller's 64-bit id of work in flight on a node.
@@ -107,8 +106,7 @@
 //! - accepted: libzmq has taken the message. It is not delivered yet.
 //! - acknowledged: the kernel at the other end of the TCP connection has acknowledged every byte of the message. "What
 //!   arrived" below says what this is worth.
-//! - unacknowledged: accepted, but not acknowledged when the connection ended. The peer may or may not have the
-//!   message.
+//! - unacknowledged: accepted, but not acknowledged when the connection ended. The peer may or may not have it.
 //! - in flight: accepted, not acknowledged yet, and the connection lives.
 //! - fence: a mark on an endpoint that forbids dialling it.
 //! - manager: an independent set of endpoints, nodes, fences, events and settings. KVCONN_DEFAULT always exists.
@@ -126,8 +124,7 @@
 //!
 //! These statuses are not repeated with each function:
 //!
-//! - KVCONN_STALE, if the function takes an id (m, conn, node) and it is 0, was never given out, or is no longer
-//!   remembered.
+//! - KVCONN_STALE, if the function takes an id (m, conn, node) and it is 0, was never given out, or is forgotten.
 //! - KVCONN_SHUTDOWN after kvconn_shutdown. Exceptions: kvconn_options_set, kvconn_set_log, kvconn_dump, and reading a
 //!   report.
 //! - KVCONN_INTERNAL for a defect in kvconn.
@@ -167,8 +164,7 @@
 //!
 //! Timeouts are milliseconds on the monotonic clock. 0 does not wait. KVCONN_DEFAULT_TIMEOUT (-1) is the option
 //! send_timeout_ms, unless the function names another default. There is no infinite wait: more than a year counts as a
-//! year. Signals do not end a wait. A timeout bounds waiting; copying the frames takes additional time (some tenths of a
-//! second for 256 MiB).
+//! year. Signals do not end a wait. A timeout bounds waiting; copying the frames takes additional time.
 //!
 //! ## Which send
 //!
@@ -188,8 +184,8 @@
 //!
 //! - A proxy, sidecar or port-forward in between acknowledges in the peer's place. The peer may never get the message.
 //! - The peer may reject what it has read, for example a message above its ZMQ_MAXMSGSIZE.
-//! - The peer must still read it. It can do so if the connection ended by FIN (ended_by is KVCONN_ENDED_FIN) and the
-//!   peer keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
+//! - The peer must still read it. It can do so if the connection ended by FIN (KVCONN_ENDED_FIN), the peer still lives,
+//!   and it keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
 //!   everything, and may be lost after a reset or a timeout. A peer that leaves without loss half-closes, reads to the
 //!   end, and then exits.
 //!
@@ -220,9 +216,9 @@
 //! Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
 //! A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
 //! when to call again; os_errno says why the dial failed. A dial that was given up counts as a failed one. So does a
-//! connection that was lost soon after READY, so a peer that accepts and immediately closes is not redialled in a tight
-//! loop. Registering an endpoint in a new life of its node resets the steps. One dial tries every address of a name
-//! within connect_timeout_ms.
+//! connection that is lost within one backoff step of READY, so a peer that accepts and closes at once is not redialled
+//! in a tight loop. Registering an endpoint in a new life of its node resets the steps. One dial tries every address of
+//! a name within connect_timeout_ms.
 //!
 //! ## A full connection
 //!
@@ -230,10 +226,9 @@
 //! are in flight. A larger single message is accepted when nothing else is in flight. All connections of the process
 //! share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
 //!
-//! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. But if the connection has
-//! made no progress for at least the send's own timeout, the send returns KVCONN_STALLED at once, or as soon as that
-//! becomes true while it waits. So a thread that sends to many peers loses one timeout to a stuck peer, not one for each
-//! message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+//! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
+//! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
+//! not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! ## Idle connections
 //!

@@ -1,8 +1,9 @@
 //! # Nodes
 //!
-//! A node is one life of a peer instance. kvconn_node_open begins it; kvconn_handle_failure, or an event that leads to
-//! it, ends it. The node owns endpoints and requests; its end takes all of them away in one step. A late call with the
-//! id of an ended life changes nothing. The next life of the same name has a new id.
+//! A node is one life of a peer instance, and owns endpoints and requests. kvconn_node_open begins it. Its failure ends
+//! it, and takes all of them away in one step; kvconn_disconnect_all ends it without a report. By default the loss of a
+//! connection does not fail its node: call kvconn_handle_failure yourself. The option node_loss ("any", "all") does it
+//! for you. A late call with the id of an ended life changes nothing. The next life of the name has a new id.
 //!
 //! ## Statuses that all node calls share
 //!
@@ -230,12 +231,12 @@ pub unsafe extern "C" fn kvconn_node_track_request(
     error.guard(|| process()?.node(NodeId(node))?.node_track_request(NodeId(node), request))
 }
 
-/// Notes that a request is done. Look at was_tracked: if it is 0, or the call fails, the request was never tracked, or
-/// a failure report lists it. So a request is never both done and failed. Returns the statuses that all node calls
-/// share.
+/// Notes that a request is done. Look at was_tracked, so that no request is both done and failed. Returns the statuses
+/// that all node calls share.
 ///
 /// @param request          the number.
-/// @param[out] was_tracked 1 if the request was tracked until now, else 0; may be NULL.
+/// @param[out] was_tracked 1: done, no report will list it. 0 or an error: a report lists it, or it was never tracked; do
+///     not report it as done. May be NULL.
 /// @retval KVCONN_OK the request is not tracked any more.
 #[unsafe(no_mangle)]
 #[must_use]

@@ -1,6 +1,4 @@
 //! # Observing
-//!
-//! For people and debuggers. Programs use the functions above.
 
 use std::ffi::{CString, c_char, c_int, c_void};
 
@@ -70,9 +68,9 @@ fn give(m: kvconn_manager_t, buffer: &Buffer, text: impl FnOnce(&Manager) -> Res
     Ok(())
 }
 
-/// Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs: "call
-/// (int)kvconn_dump(2, (void*)0)". Waits for no lock and leaves out what it cannot get without waiting. Also works after
-/// kvconn_shutdown. Raises no SIGPIPE.
+/// Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs. In gdb (the cast is
+/// needed, with and without debug information): call ((int(*)(int, void*))kvconn_dump)(2, (void*)0)
+/// Waits for no lock and leaves out what it cannot get without waiting. Works after kvconn_shutdown. Raises no SIGPIPE.
 ///
 /// @param fd a descriptor that can be written.
 /// @retval KVCONN_OK      the text is written.

@@ -1,8 +1,8 @@
 //! # Owned buffers
 //!
 //! kvconn_send_owned sends without copying. The caller must not free or change the buffers until they are released.
-//! They are released when libzmq has freed them, and the message is acknowledged or the connection has ended. A stopped
-//! peer keeps them as long as it is connected; a disconnect releases them. There are two forms:
+//! Two things must have happened: libzmq has freed them; and the message is acknowledged, or its connection has ended. A
+//! stopped peer keeps them as long as it is connected; a disconnect releases them. There are two forms:
 //!
 //! - With a release function: kvconn calls it once for each accepted message, on the thread "kvconn-release", holding
 //!   no lock.

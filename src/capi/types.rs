@@ -45,9 +45,11 @@ pub struct kvconn_error_t {
     pub os_errno: i32,
     /// What is affected.
     pub scope: kvconn_scope_t,
-    /// 1 if the same call can succeed later and the caller need not change anything, else 0.
+    /// 1 if the same endpoint may be tried again without a change by the caller, else 0. A call with the id of an ended
+    /// connection never succeeds: get a new id with kvconn_connect.
     pub retriable: i32,
-    /// Milliseconds until the endpoint may be dialled again; 0 if that is unknown, or now.
+    /// Milliseconds until the endpoint may be dialled again. 0: now, or not known. The next kvconn_connect may still
+    /// return KVCONN_BACKOFF.
     pub retry_after_ms: i32,
     /// The connection that the error is about, or 0.
     pub conn: kvconn_conn_t,

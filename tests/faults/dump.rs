@@ -4,6 +4,7 @@
 use std::ffi::c_int;
 use std::io::Read;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
@@ -193,22 +194,49 @@ fn tempfile() -> std::fs::File {
     file
 }
 
-/// The line of docs/operations.md, on a process that hangs and whose library has no symbols but the exported ones.
+/// The command lines of docs/operations.md that attach a debugger to the process `PID`.
+fn documented_commands() -> Vec<String> {
+    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
+    operations.lines().filter(|line| line.starts_with("gdb -p PID ")).map(str::to_owned).collect()
+}
+
+/// The commands of docs/operations.md, on a process that hangs: with a library that has no symbols but the exported ones, with
+/// this build, which has full debug information, and with the one of `make lib`, which has line tables only.
 #[test]
-fn a_debugger_can_call_it_in_a_stripped_library() {
+fn a_debugger_can_call_it_with_and_without_debug_information() {
     let gdb = Command::new("gdb").arg("--version").stdout(Stdio::null()).status();
     let strip = Command::new("strip").arg("--version").stdout(Stdio::null()).status();
     if gdb.is_err() || strip.is_err() {
         println!("SKIPPED: there is no gdb or no strip here");
         return;
     }
-    // The shared library of this build, which cargo puts beside the tests.
-    let library = std::env::current_exe().unwrap().with_file_name("libkvconn.so");
     let directory = std::env::temp_dir().join(format!("kvconn-gdb-{}", std::process::id()));
     std::fs::create_dir(&directory).unwrap();
-    let stripped = directory.join("libkvconn.so.0");
+    // The shared library of this build, which cargo puts beside the tests.
+    let library = std::env::current_exe().unwrap().with_file_name("libkvconn.so");
+    let stripped = directory.join("stripped.so");
     let made = Command::new("strip").arg("-s").arg("-o").arg(&stripped).arg(&library).status().unwrap();
     assert!(made.success());
+    let mut libraries = vec![("stripped", stripped), ("debug", library)];
+    // The makefile names it. Plain `cargo test` does not build it.
+    match std::env::var_os("KVCONN_LIB") {
+        Some(released) => libraries.push(("release", released.into())),
+        None => println!("without the library of `make lib`: KVCONN_LIB does not name it"),
+    }
+    for (name, library) in libraries {
+        if !the_documented_commands_work(&directory.join(name), &library) {
+            println!("SKIPPED: this machine does not let a process be debugged");
+            break;
+        }
+    }
+    std::fs::remove_dir_all(directory).unwrap();
+}
+
+/// Runs each documented command on a process of its own. Returns false if no process may be debugged here.
+fn the_documented_commands_work(directory: &Path, library: &Path) -> bool {
+    std::fs::create_dir(directory).unwrap();
+    let soname = directory.join("libkvconn.so.0");
+    std::fs::copy(library, &soname).unwrap();
     let source = directory.join("hangs.c");
     std::fs::write(
         &source,
@@ -219,30 +247,44 @@ fn a_debugger_can_call_it_in_a_stripped_library() {
     )
     .unwrap();
     let program = directory.join("hangs");
-    let compiled = Command::new("cc").arg(&source).arg(&stripped).arg("-o").arg(&program).arg("-s").status().unwrap();
+    let compiled = Command::new("cc").arg(&source).arg(&soname).arg("-o").arg(&program).arg("-s").status().unwrap();
     assert!(compiled.success());
-    let mut child = Command::new(&program).env("LD_LIBRARY_PATH", &directory).stdout(Stdio::piped()).spawn().unwrap();
-    let mut begun = [0; 6];
-    child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
-    let out = directory.join("dump");
-    let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
-    let line = "call (int)kvconn_dump(2, (void*)0)";
-    assert!(operations.contains(line), "docs/operations.md does not have the line {line}");
-    // The process's own descriptor 2 would be this test's: into a file instead.
-    let open = format!("call (int)open(\"{}\", 0x241, 0600)", out.display());
-    let call = line.replace("(2,", "($fd,");
-    let gdb = Command::new("gdb")
-        .args(["-q", "-nx", "-batch", "-p", &child.id().to_string(), "-ex", &open, "-ex", "set $fd = $", "-ex", &call])
-        .output()
-        .unwrap();
-    child.kill().unwrap();
-    child.wait().unwrap();
-    let told = String::from_utf8_lossy(&gdb.stdout).into_owned() + &String::from_utf8_lossy(&gdb.stderr);
-    if told.contains("ptrace: Operation not permitted") {
-        println!("SKIPPED: this machine does not let a process be debugged");
-        return;
+    let commands = documented_commands();
+    assert_eq!(
+        commands.len(),
+        2,
+        "docs/operations.md shows one command for standard error and one for a file: {commands:?}"
+    );
+    for command in commands {
+        // The process's standard error is one file, the file of the second command another.
+        let (standard_error, file) = (directory.join("stderr"), directory.join("file"));
+        let mut child = Command::new(&program)
+            .env("LD_LIBRARY_PATH", directory)
+            .stdout(Stdio::piped())
+            .stderr(std::fs::File::create(&standard_error).unwrap())
+            .spawn()
+            .unwrap();
+        let mut begun = [0; 6];
+        child.stdout.as_mut().unwrap().read_exact(&mut begun).unwrap();
+        let (written, shown) = match command.contains("/tmp/kvconn.txt") {
+            true => (&file, command.replace("/tmp/kvconn.txt", file.to_str().unwrap())),
+            false => (&standard_error, command.clone()),
+        };
+        // Without a person's own start-up files.
+        let shown = shown.replacen("gdb ", "gdb -nx ", 1).replace("PID", &child.id().to_string());
+        let gdb = Command::new("sh").arg("-c").arg(&shown).output().unwrap();
+        let ended = child.try_wait().unwrap();
+        child.kill().unwrap();
+        child.wait().unwrap();
+        let told = String::from_utf8_lossy(&gdb.stdout).into_owned() + &String::from_utf8_lossy(&gdb.stderr);
+        if told.contains("ptrace: Operation not permitted") {
+            return false;
+        }
+        let text = std::fs::read_to_string(written).unwrap_or_else(|e| panic!("{shown}: {e}\n{told}"));
+        assert!(text.contains("node \"prefill-9\""), "{shown}\n{text}\n{told}");
+        assert!(told.lines().any(|line| line.ends_with(" = 0")), "{shown}: no status OK\n{told}");
+        assert!(!told.contains("Invalid cast"), "{shown}\n{told}");
+        assert_eq!(ended, None, "{shown} ended the process\n{told}");
     }
-    let text = std::fs::read_to_string(&out).unwrap_or_else(|e| panic!("{e}: {told}"));
-    assert!(text.contains("node \"prefill-9\""), "{text}\n{told}");
-    std::fs::remove_dir_all(directory).unwrap();
+    true
 }

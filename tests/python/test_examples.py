@@ -158,8 +158,8 @@ def test_the_demo_tells_its_story_and_proves_it(example):
         assert int(accepted) >= int(acknowledged)
         assert int(accepted) >= 1000, f"{rank} was not under load"
         assert missing == "0" or ended != "DISCONNECTED"
-    _, _, accepted, acknowledged, received, _, ended = rows[1]
-    assert ended == "PEER_LOST by FIN"
+    _, _, accepted, acknowledged, received, missing, ended = rows[1]
+    assert ended == "PEER_LOST by FIN" + ("; all sent again to the next connection" if int(missing) else "")
     assert int(acknowledged) <= int(received), "what was acknowledged was received"
     assert int(accepted) - int(acknowledged) >= 100, "there was little to send again"
     assert [line.split()[0] for line in findings.splitlines()] == ["proved"] * 9
@@ -255,7 +255,13 @@ def test_the_proof_holds_when_nothing_is_wrong(capsys):
     assert holds, lines
     assert "proved  1 accepted messages were not received, all on the 2 connections that died with node B" in lines
     assert "proved  the 2 after them, 3 to 4, reached its second life, before all others" in lines
+    assert any(line.endswith(" 1  PEER_LOST by FIN; all sent again to the next connection") for line in lines), lines
     assert "proved  1 of these had reached the first late as well: only what was reported arrived twice" in lines
+
+
+def test_the_table_does_not_claim_what_was_not_sent_again(capsys):
+    holds, lines = judge(capsys, logs={"A1 again": [(7, 1, 2), (7, 2, 6)]})  # message 4 of A1 has room 4
+    assert not holds and not any("sent again to the next connection" in line for line in lines), lines
 
 
 def broken(lines, finding):

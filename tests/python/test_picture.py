@@ -60,8 +60,18 @@ def test_the_picture_says_what_happened_and_is_small(tmp_path):
         assert text in shown, f"{text!r} is not in the picture: {shown}"
     for text in ["LOSS seen", "after 3.2 ms", "FAILOVER after 4.1 ms", "node B's 51 requests"]:
         assert text in shown, f"{text!r} is not in the picture: {shown}"
-    for text in ["482 accepted, unacknowledged", "these 482 are", "9000 requests started, 9000 done"]:
+    for text in ["482 unacknowledged", "the 482 unacknowledged are sent again first", "9000 requests started, 9000 done"]:
         assert text in shown, f"{text!r} is not in the picture: {shown}"
+    assert "messages since the connection began" in shown, f"the vertical axis has no name: {shown}"
+
+
+def test_the_loss_is_marked_at_the_rank_whose_loss_was_seen_first():
+    pytest.importorskip("matplotlib")
+    engine, _, _ = a_run()
+    first_lost = module("picture").first_lost
+    assert first_lost(engine, 2000.0) == "B1"
+    engine.timeline.insert(0, (2002.9, "PEER_LOST", "B rank 0, connection 3: 1017 messages accepted"))
+    assert first_lost(engine, 2000.0) == "B0"
 
 
 def test_without_matplotlib_the_demo_leaves_the_picture_out(tmp_path, monkeypatch, capsys):
