@@ -122,9 +122,9 @@ fn a_reader_that_is_gone_is_an_error_and_no_signal() {
 #[test]
 fn a_terminal_that_nobody_reads_ends_the_dump_in_time() {
     let (mut terminal, mut line): (c_int, c_int) = (-1, -1);
-    let null = std::ptr::null_mut;
+    let (name, settings, size) = (std::ptr::null_mut(), std::ptr::null(), std::ptr::null());
     // SAFETY: two numbers of ours; no name, settings or size are asked for.
-    assert_eq!(unsafe { libc::openpty(&mut terminal, &mut line, null(), null(), null()) }, 0);
+    assert_eq!(unsafe { libc::openpty(&mut terminal, &mut line, name, settings, size) }, 0);
     // SAFETY: just made, owned by nobody else.
     let (terminal, line) = unsafe { (OwnedFd::from_raw_fd(terminal), OwnedFd::from_raw_fd(line)) };
     let (done, results) = std::sync::mpsc::channel();
