@@ -218,6 +218,11 @@ impl ConnectionInner {
         }
     }
 
+    /// Why it ended. Empty while it lives.
+    pub(crate) fn end_message(&self) -> String {
+        self.end.as_ref().map_or_else(String::new, |end| end.message.clone())
+    }
+
     /// Bytes on the wire that are in flight.
     pub(super) fn queued(&self) -> u64 {
         self.account.queued()

@@ -34,10 +34,12 @@ impl Manager {
         let retry = options.is_some_and(|options| options.flag(Key::ConnectRetry));
         let mut policy = DialPolicy::Connect(options);
         let mut deadline = None;
+        let one_dial = self.one_dial();
         loop {
             let known = deadline;
+            // Asked for under the global lock.
             let last = || {
-                let deadline = known.unwrap_or_else(|| begun + wait.or(self.one_dial()));
+                let deadline = known.unwrap_or_else(|| begun + wait.or(one_dial));
                 deadline.max(begun + WAIT_FOR_CLOSING)
             };
             let tried = self.obtain(endpoint, policy, &last).and_then(|conn| {
@@ -57,7 +59,7 @@ impl Manager {
             };
             // One dial for each backoff step. A fence that is set from here on ends the retries.
             policy = DialPolicy::Again(options, begun);
-            let deadline = *deadline.get_or_insert(begun + wait.or(self.one_dial()));
+            let deadline = *deadline.get_or_insert(begun + wait.or(one_dial));
             self.wait_for_step(endpoint, policy, deadline, &error)?;
         }
     }

@@ -44,7 +44,8 @@ impl Drop for Flight<'_> {
 impl Manager {
     /// Leave to make the sockets of an endpoint that may be dialled. `None`: the caller has waited for another thread's
     /// flight, or for sockets that are closing, and must look again. An error: that flight failed, or the wait was not
-    /// over at the deadline. A flight takes a few system calls, as one of the caller's own would.
+    /// over at the deadline. A flight takes a few system calls, as one of the caller's own would. `deadline` takes no
+    /// lock.
     pub(super) fn take_off<'a>(
         &'a self,
         mut sets: MutexGuard<'_, Sets>,

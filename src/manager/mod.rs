@@ -223,8 +223,9 @@ impl Manager {
         for (conn, finished, inner) in marked {
             let Delivery { accepted, acknowledged, .. } = finished.delivery;
             sets.past.ended(finished.ending.status(), accepted, acknowledged, inner.rescues());
+            let text = inner.end_message();
             woken.push(inner.close());
-            sets.cache.ended(&conn, finished, &sets.values, &end.message);
+            sets.cache.ended(&conn, finished, &sets.values, &text);
             if !matches!(finished.ending, EndReason::ConnectFailed | EndReason::PeerLost) {
                 sets.nodes.endpoint_closed_locally(conn.endpoint());
             }
