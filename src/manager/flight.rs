@@ -15,6 +15,9 @@ use crate::sys::lock::MutexGuard;
 const MAX_CLOSING: usize = 16;
 /// How long a call may wait for closing sockets, also one that has no time to wait.
 pub(super) const WAIT_FOR_CLOSING: Duration = Duration::from_millis(8);
+/// A flight takes some hundred microseconds of work. This long after the deadline its thread must be starved or
+/// stopped.
+const STARVED: Duration = Duration::from_millis(500);
 /// How long a thread waits for closing sockets before it asks again whether the endpoint may be dialled at all.
 const ASK_AGAIN: Duration = Duration::from_millis(5);
 
@@ -53,8 +56,9 @@ impl Manager {
         deadline: &dyn Fn() -> Instant,
     ) -> Result<Option<Flight<'a>>> {
         if let Some(result) = sets.flights.0.get(endpoint).cloned() {
+            let until = deadline() + STARVED;
             // A fence and the end of the manager end this wait as well: the caller looks again, and finds them.
-            let timed_out = result.get().is_none() && self.landed.wait_until(&mut sets, deadline()).timed_out();
+            let timed_out = result.get().is_none() && self.landed.wait_until(&mut sets, until).timed_out();
             return match result.get() {
                 Some(failure) => failure.clone().map_or(Ok(None), Err),
                 None if timed_out => {
