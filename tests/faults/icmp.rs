@@ -172,10 +172,15 @@ fn live_connections_whose_packets_are_refused_are_lost_with_that_errno() {
         std::thread::sleep(ms(100)); // of traffic
         network.cut();
         let network_answers = Answering::start(network.device(), peer.port(), SOURCE_ROUTE);
+        let mut refused = 0;
         for conn in &conns {
             let info = wait_ended(conn, LONG);
-            assert_eq!((info.status, info.os_errno), (Status::PeerLost, libc::EOPNOTSUPP), "{info:?}");
+            assert_eq!(info.status, Status::PeerLost, "{info:?}");
+            // The kernel names a timeout where none of the last packets was answered in time.
+            assert!([libc::EOPNOTSUPP, libc::ETIMEDOUT].contains(&info.os_errno), "{info:?}");
+            refused += usize::from(info.os_errno == libc::EOPNOTSUPP);
         }
+        assert!(refused > CONNECTIONS / 2, "only {refused} of {CONNECTIONS} connections name the answer's errno");
         assert!(network_answers.stop() >= CONNECTIONS as u32);
     });
 }
