@@ -159,9 +159,10 @@ impl ConnectionInner {
         if ending == EndReason::PeerLost
             && let Some(how) = how_the_peer_left(self.delivery.ended_by)
         {
+            let within = if end.message == DEAD_PIPE { "; its pipe died within a message" } else { "" };
             end.message = match end.os_errno {
-                libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT => how.to_owned(),
-                os_errno => format!("{how}: {}", std::io::Error::from_raw_os_error(os_errno)),
+                libc::EPIPE | libc::ECONNRESET | libc::ETIMEDOUT => format!("{how}{within}"),
+                os_errno => format!("{how}: {}{within}", std::io::Error::from_raw_os_error(os_errno)),
             };
         }
         self.state = State::Ended(ending);
