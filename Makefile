@@ -44,7 +44,7 @@ SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 .PHONY: help demo test
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts a rank under load; writes target/demo/failover.svg
 	@mkdir -p $(TARGET)/demo
@@ -133,3 +133,6 @@ matplotlib: venv
 $(VENV)/.stamp: tests/python/requirements.txt scripts/make-venv.sh | tools
 	scripts/make-venv.sh $(PYTHON) $(VENV) $<
 	@touch $@
+
+# Installation, release builds, packages and bindings.
+-include $(wildcard packaging/*.mk)
