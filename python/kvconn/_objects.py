@@ -12,6 +12,7 @@ from ._brief import Brief
 from ._check import milliseconds, uint64
 from ._errors import Timeout, Unsupported
 from ._ffi import DEFAULT
+from ._nodes import Failure
 from ._waiting import Events, Failures
 
 if TYPE_CHECKING:
@@ -246,11 +247,11 @@ class Node(Handle):
         """Notes that a request is done; returns whether it was tracked until now."""
         return _nodes.node_untrack_request(self._id, request)
 
-    def report_health(self, healthy: bool, reason: str | None = None) -> _nodes.Failure | None:
+    def report_health(self, healthy: bool, reason: str | None = None) -> Failure | None:
         """Reports the result of a health probe; returns the Failure when this report failed the node, else None."""
         return _nodes.node_report_health(self._id, healthy, reason)
 
-    def fail(self, reason: str | None = None) -> _nodes.Failure:
+    def fail(self, reason: str | None = None) -> Failure:
         """Ends this life: its endpoints and requests go in one step. Returns the Failure: kvconn.handle_failure."""
         return _nodes.handle_failure(self._id, reason)
 
