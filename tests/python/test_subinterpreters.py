@@ -16,9 +16,9 @@ try:
 except ImportError:
     import _xxsubinterpreters as interpreters
 
-def run(script, *, again=False):
+def run(script):
     number = interpreters.create("legacy") if sys.version_info >= (3, 13) else interpreters.create(isolated=False)
-    (getattr(interpreters, "run_string"))(number, "import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\\n" + script)
+    interpreters.run_string(number, "import sys; sys.path.insert(0, {str(ROOT / 'python')!r})\\n" + script)
     interpreters.destroy(number)
 """
 
@@ -44,9 +44,9 @@ def has_subinterpreters():
 
 def program(lib, text):
     command = [sys.executable, "-X", "faulthandler", "-c", PRELUDE + textwrap.dedent(text)]
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, env={**os.environ, "KVCONN_LIB": str(lib)}
-    )
+    # Freed memory is overwritten, so that its use is seen.
+    environment = {**os.environ, "KVCONN_LIB": str(lib), "PYTHONMALLOC": "debug"}
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
     assert result.returncode == 0, (result.returncode, result.stdout, result.stderr)
     return result.stdout
 
