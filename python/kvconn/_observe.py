@@ -6,7 +6,7 @@ import os
 import time
 from ctypes import byref
 
-from . import _calls, _check, _ffi
+from . import _attempts, _calls, _check, _ffi
 from ._calls import STATUSES, Call, fields, get, run
 from ._check import timeout
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
@@ -24,6 +24,13 @@ def next_event(timeout_ms=0, manager=DEFAULT):
     ended_by (ENDED_…), time_ms (since 1970).
     """
     manager, timeout_ms = _check.manager(manager), timeout("timeout_ms", timeout_ms)
+    if timeout_ms >= DEFAULT_TIMEOUT and not _calls.is_left_over():
+        again = "event", manager
+        event = _attempts.run(_attempts.poll_event, "kvconn_next_event", manager, read=_read_event, again=again)
+        if event:
+            return event
+        if event is False and timeout_ms == 0:
+            return None
     if timeout_ms == DEFAULT_TIMEOUT or not _calls.goes_aside(timeout_ms):
         return _event(timeout_ms, manager)
     # Slices, so that no call goes on without its caller and takes an event meanwhile.
@@ -41,6 +48,10 @@ def next_event(timeout_ms=0, manager=DEFAULT):
         # None before its time: the manager was destroyed meanwhile.
         if event is not None or now >= begun + timeout_ms / 1000 or (now - before) * 1000 < part:
             return event
+
+
+def _read_event(left):
+    return fields(_ffi.kvconn_event_t.from_buffer(left))
 
 
 def _event(timeout_ms, manager):
