@@ -147,29 +147,32 @@ class Pins:
 
     def __init__(self, released):
         self._released = released  # (connection, sequence): whether the buffers up to that message are released
+        # The same two dicts for ever: a send looks at them without a call.
+        self.in_flight = {}  # messages whose call is not known to be over
+        self.accepted = {}  # connection: heap of (sequence, message)
         self._begin()
         os.register_at_fork(after_in_child=self._in_child)
 
     def _begin(self):
         self._lock = threading.RLock()  # the thread's own signal handlers may come in
-        self._in_flight = {}  # messages whose call is not known to be over
-        self._accepted = {}  # connection: heap of (sequence, message)
+        self.in_flight.clear()
+        self.accepted.clear()
         self._turn = []  # connections that the present round has not looked at
         self._due = 0.0
 
     def __bool__(self):
-        return bool(self._in_flight or self._accepted)
+        return bool(self.in_flight or self.accepted)
 
     def add(self, call, conn, sequence, pinned):
         """To be called before the call begins."""
         message = _Owned(call, conn, sequence, pinned)
-        self._in_flight[id(message)] = message
+        self.in_flight[id(message)] = message
 
     def sweep(self, conn=None):
         """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows.
         """
         with self._lock:
-            for message in list(self._in_flight.values()):
+            for message in list(self.in_flight.values()):
                 self._sort(message)
             if conn is not None:
                 self._look_at(conn)
@@ -182,17 +185,17 @@ class Pins:
     def unpin_all(self):
         """For the moment when kvconn has released everything. What is in flight stays."""
         with self._lock:
-            for message in list(self._in_flight.values()):
+            for message in list(self.in_flight.values()):
                 self._sort(message)
-            for conn in list(self._accepted):
-                for *_, message in self._accepted.pop(conn, ()):
+            for conn in list(self.accepted):
+                for *_, message in self.accepted.pop(conn, ()):
                     message.pinned.unpin()
 
     def _sort(self, message):
         """What C wrote decides: accepted, refused, or not over."""
         call = message.call
         if call.error.status == 0:
-            heap = self._accepted.setdefault(message.conn, [])
+            heap = self.accepted.setdefault(message.conn, [])
             heappush(heap, (message.sequence.value, id(message), message))
         elif call.last and call.error.status == INTERNAL:
             pass  # libzmq still reads the refused message's buffers: they stay pinned for ever
@@ -200,17 +203,17 @@ class Pins:
             message.pinned.unpin()
         else:
             return
-        self._in_flight.pop(id(message), None)
+        self.in_flight.pop(id(message), None)
 
     def _look_at_some(self):
         if not self._turn:
-            self._turn = list(self._accepted)
+            self._turn = list(self.accepted)
         for _ in range(min(TURN, len(self._turn))):
             if self._turn:
                 self._look_at(self._turn.pop())
 
     def _look_at(self, conn):
-        heap = self._accepted.get(conn)
+        heap = self.accepted.get(conn)
         while heap:
             first = heap[0]
             if not self._released(conn, first[0]):
@@ -220,13 +223,13 @@ class Pins:
             # removal.
             if heap and heap[0] is first:
                 heappop(heap)
-        if heap is not None and self._accepted.get(conn) is heap and not heap:
-            del self._accepted[conn]
+        if heap is not None and self.accepted.get(conn) is heap and not heap:
+            del self.accepted[conn]
 
     def _in_child(self):
         """A forked child has no connection, so nothing reads its memory. Its parent's lock may be held by a thread that
         it does not have."""
-        messages = [*self._in_flight.values(), *(entry[-1] for heap in self._accepted.values() for entry in heap)]
+        messages = [*self.in_flight.values(), *(entry[-1] for heap in self.accepted.values() for entry in heap)]
         self._begin()
         for message in messages:
             message.pinned.unpin()

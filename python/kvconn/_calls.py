@@ -12,6 +12,9 @@ and the main thread waits for that thread in Python. The C call keeps its whole 
 returned on the main thread, at the same moment. Slices of the C call would not: a sender would lose its place in the
 queue with each, and C would judge STALLED by the timeout of the slice. Handlers run on no other thread, so other
 threads call C directly.
+
+Sends and polls first make an attempt that keeps the GIL (`_attempts`). What follows here is for all other calls, and for
+what an attempt could not do.
 """
 
 import os
@@ -25,8 +28,8 @@ from . import _buffers, _check, _ffi
 from ._brief import Brief
 from ._errors import STATUSES as STATUSES
 from ._errors import Error as Error
-from ._errors import error_of as _error
-from ._errors import lib
+from ._errors import as_error as as_error
+from ._errors import lib as lib
 
 STALE, TIMEOUT, STALLED, PARTIAL = -2, -4, -5, -16
 
@@ -145,14 +148,14 @@ class Call(metaclass=Brief):
             if self.broken is not None:
                 raise self.broken
             if self.read is not None and (self.error.status == 0 or self.error.status == PARTIAL and self.partial):
-                self.value = self.read(_error(self.error) if self.error.status else None)
+                self.value = self.read(as_error(self.error) if self.error.status else None)
             self.settled = True
 
     def _failure(self):
         """The exception to raise, or None."""
         if self.error.status == 0 or self.error.status == PARTIAL and self.partial:
             return None
-        return _error(self.error)
+        return as_error(self.error)
 
     def _wait(self, seconds):
         """Waits for the thread of its own; false when the time is over first."""
@@ -215,6 +218,16 @@ class CopiedCall:
         if self._failure is not None:
             raise self._failure
         return self._value
+
+
+def note(call):
+    """The result of this call, which a signal handler's exception has hidden, is given out by the next of its kind."""
+    _interrupted[call] = None
+
+
+def is_left_over():
+    """Whether any result waits for the next call of its kind."""
+    return bool(_interrupted)
 
 
 def _left_over(again, timeout_ms):
@@ -329,7 +342,7 @@ class Options(c_void_p):
         try:
             for name, value in pairs:
                 if lib.kvconn_options_set(self, name, value, byref(error)) != 0:
-                    raise _error(error)
+                    raise as_error(error)
         except BaseException:
             self.free()
             raise

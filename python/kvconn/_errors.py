@@ -173,6 +173,6 @@ for _kind in (Error, *STATUSES.values()):
     _kind.__module__ = "kvconn"
 
 
-def error_of(given: _ffi.kvconn_error_t) -> Error:
+def as_error(given: _ffi.kvconn_error_t) -> Error:
     """The exception of an error that C has written. A status that only a newer library has is an Error."""
     return STATUSES.get(given.status, Error)(given)

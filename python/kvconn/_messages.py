@@ -1,19 +1,23 @@
 """Messages: the thin functions of those chapters of the header.
 
-A send from the main thread first tries with timeout 0, and on a thread of its own if it must wait. The metrics count
-that try as refused (kvconn_sends_refused_total, TIMEOUT).
+A send first makes an attempt without waiting, which keeps the GIL (see `_attempts`). If it must wait, a second call does
+that, on the main thread on a thread of its own. The metrics count the attempt as refused (kvconn_sends_refused_total,
+TIMEOUT).
 """
 
 import ctypes
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _calls, _check, _connections, _ffi
+from . import _attempts, _calls, _check, _connections, _ffi
 from ._brief import brief
 from ._buffers import Pinned, packed
 from ._calls import Call, pins, run
 from ._check import text, timeout, uint64
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
+
+_attempt_send, _attempt_send_to, _attempt_send_batch = _attempts.send, _attempts.send_to, _attempts.send_batch
+_in_flight, _accepted = pins.in_flight, pins.accepted
 
 
 def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
@@ -23,9 +27,21 @@ def send(conn, frames, timeout_ms=DEFAULT_TIMEOUT):
     When a signal handler raises, the message may be accepted, or may yet be until timeout_ms is over:
     `kvconn_call.result()` gives the sequence, or raises why it was not accepted.
     """
+    cell = [None]
+    try:
+        sent = _attempt_send(cell, conn, frames, timeout_ms)
+        if (_accepted or _in_flight) and cell[0] is not None:
+            pins.sweep(conn)
+    except BaseException as exception:
+        _attempts.interrupted(exception, cell, "kvconn_send")
+        raise
+    if sent:
+        return sent
+    if cell[0] is not None:
+        raise _attempts.failure(cell)
     conn, timeout_ms, sequence = uint64("conn", conn), timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
     call = Call("kvconn_send_packed", (conn, *packed(frames)), (byref(sequence),), lambda _: sequence.value)
-    return run(call, timeout_ms, True)
+    return run(call, timeout_ms, sent is None)
 
 
 def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
@@ -33,11 +49,25 @@ def send_to(endpoint, frames, timeout_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
 
     Raises what a send raises, and Backoff. A signal handler that raises means the same as for send.
     """
+    cell = [None]
+    try:
+        sent = _attempt_send_to(cell, manager, endpoint, frames, timeout_ms)
+        if (_accepted or _in_flight) and cell[0] is not None:
+            pins.sweep()
+    except BaseException as exception:
+        _attempts.interrupted(exception, cell, "kvconn_send_to")
+        raise
+    if sent:
+        return sent
+    if cell[0] is not None:
+        raise _attempts.failure(cell)
     manager, timeout_ms, name = _check.manager(manager), timeout("timeout_ms", timeout_ms), text("endpoint", endpoint)
     conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
     places = byref(conn), byref(sequence)
     head = manager, name, *packed(frames)
     call = Call("kvconn_send_packed_to", head, places, lambda _: (conn.value, sequence.value))
+    if sent is False:
+        return run(call, timeout_ms)
     # Without a connection the try would dial, and the second attempt could get BACKOFF for the end of that dial.
     return run(call, timeout_ms, _calls.goes_aside(timeout_ms) and _connections.current(manager, name) != 0)
 
@@ -62,6 +92,34 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
     A frame that is the same object in several items is copied once. A signal handler that raises means the same as
     for send.
     """
+    items = items[:] if type(items) is list else items  # they are read again if some must wait
+    cell = [None]
+    try:
+        tried = _attempt_send_batch(cell, items, timeout_ms)
+        if (_accepted or _in_flight) and cell[0] is not None:
+            pins.sweep()
+        if tried is None:
+            failed = None if cell[0] is None else _attempts.failure(cell)
+        elif timeout_ms == 0 or not any(status in (_calls.TIMEOUT, _calls.STALLED) for status, _ in tried[0]):
+            return _sent(tried)
+        else:
+            return _send_batch(items, timeout_ms, tried)
+    except BaseException as exception:
+        _attempts.interrupted(exception, cell, "kvconn_send_batch", _sent)
+        raise
+    if failed is not None:
+        raise failed
+    return _send_batch(items, timeout_ms, None)
+
+
+def _sent(tried):
+    """The result of a batch, from what its attempt returned."""
+    results, error = tried
+    return [Sent._make(one) for one in results], _attempts.partial(error)
+
+
+def _send_batch(items, timeout_ms, tried):
+    """The rest of a batch; `tried` is what its attempt returned, if there was one."""
     timeout_ms, messages, copied, call = timeout("timeout_ms", timeout_ms), [], {}, None
     try:
         for place, item in enumerate(_check.iterated("items", items, "pairs")):
@@ -76,7 +134,12 @@ def send_batch(items, timeout_ms=DEFAULT_TIMEOUT):
         for slot, (conn, pinned) in zip(given, messages):
             slot.conn, slot.frames, slot.frame_count = conn, pinned.frames, pinned.count
         call = _Batch(given, [pinned.unpin for _, pinned in messages])
-        return run(call, timeout_ms, True)
+        if tried is not None:
+            for slot, (slot.status, slot.sequence) in zip(given, tried[0]):
+                pass
+            call.first = _attempts.error_of(tried[1])
+            call._must_wait()
+        return run(call, timeout_ms, tried is None)
     except BaseException:
         if call is None or call.has_not_begun:
             for _, pinned in messages:

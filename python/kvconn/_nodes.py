@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from ctypes import byref
 from typing import Any, NamedTuple
 
-from . import _check, _ffi, types
+from . import _attempts, _check, _ffi, types
 from ._brief import brief
 from ._calls import Call, Options, fields, get, lib, run
 from ._check import text, uint64
@@ -146,12 +146,16 @@ def node_track_request(node: "types.Id", request: int) -> None:
 
     Raises NodeFailed (no report lists the request: the caller must fail it), Disconnected or Limit.
     """
-    run(Call("kvconn_node_track_request", (uint64("node", node), uint64("request", request))))
+    if _attempts.run(_attempts.track, "kvconn_node_track_request", node, request) is None:
+        run(Call("kvconn_node_track_request", (uint64("node", node), uint64("request", request))))
 
 
 def node_untrack_request(node: "types.Id", request: int) -> bool:
     """Notes that a request is done; returns whether it was tracked until now. Raises NodeFailed or Disconnected."""
-    return bool(get("kvconn_node_untrack_request", ctypes.c_int32, uint64("node", node), uint64("request", request)))
+    tracked = _attempts.run(_attempts.untrack, "kvconn_node_untrack_request", node, request)
+    if tracked is None:
+        tracked = get("kvconn_node_untrack_request", ctypes.c_int32, uint64("node", node), uint64("request", request))
+    return bool(tracked)
 
 
 def node_report_health(node: "types.Id", healthy: bool, reason: str | None = None) -> "Failure | None":

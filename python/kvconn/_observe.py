@@ -11,7 +11,7 @@ import time
 from ctypes import byref
 from typing import Any, Callable
 
-from . import _calls, _check, _ffi, types
+from . import _attempts, _calls, _check, _ffi, types
 from ._calls import STATUSES, Call, fields, get, run
 from ._check import timeout
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
@@ -30,6 +30,14 @@ def next_event(timeout_ms: int = 0, manager: types.Id = DEFAULT) -> types.Event 
     ended_by (ENDED_…), time_ms (since 1970).
     """
     manager, timeout_ms = _check.manager(manager), timeout("timeout_ms", timeout_ms)
+    if timeout_ms >= DEFAULT_TIMEOUT and not _calls.is_left_over():
+        again = "event", manager
+        polled = _attempts.run(_attempts.poll_event, "kvconn_next_event", manager, read=_read_event, again=again)
+        if polled:
+            taken: types.Event = polled
+            return taken
+        if polled is False and timeout_ms == 0:
+            return None
     if timeout_ms == DEFAULT_TIMEOUT or not _calls.goes_aside(timeout_ms):
         return _event(timeout_ms, manager)
     # Slices, so that no call goes on without its caller and takes an event meanwhile.
@@ -47,6 +55,11 @@ def next_event(timeout_ms: int = 0, manager: types.Id = DEFAULT) -> types.Event 
         # None before its time: the manager was destroyed meanwhile.
         if event is not None or now >= begun + timeout_ms / 1000 or (now - before) * 1000 < part:
             return event
+
+
+def _read_event(left: Any) -> Any:
+    """The event that an attempt has left."""
+    return fields(_ffi.kvconn_event_t.from_buffer(left))
 
 
 def _event(timeout_ms: int, manager: int) -> types.Event | None:
