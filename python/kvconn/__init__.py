@@ -42,39 +42,50 @@ Threads and signals
     next such call on the same manager or node, unless `Call.result` has returned it.
 """
 
-from . import _ffi
-from ._calls import STATUSES, Call, Error
+from ._calls import Call
 from ._calls import lib as _lib
 from ._connections import configure, connect, connection_info, connections, disconnect, disconnect_all
 from ._connections import disconnect_endpoint, find, has, manager_create, manager_destroy, shutdown
+from ._errors import Backoff, Conflict, ConnectFailed, Disconnected, Error, Evicted, Internal, Invalid, Limit
+from ._errors import NodeFailed, NotFound, Partial, PeerLost, STATUSES, Shutdown, Stale, Stalled, Timeout, Unsupported
+from ._errors import WouldDeadlock
+from ._ffi import ABI_VERSION, DEFAULT, DEFAULT_TIMEOUT, ENDED_FIN, ENDED_LOCAL, ENDED_RESET, ENDED_TIMEOUT
+from ._ffi import ENDED_UNKNOWN, ENDPOINT_SIZE, EVENT_CONNECT_FAILED, EVENT_DISCONNECTED, EVENT_EVICTED
+from ._ffi import EVENT_NODE_FAILED, EVENT_NONE, EVENT_OVERFLOW, EVENT_PEER_LOST, EVENT_READY, EVENT_RECOVERED
+from ._ffi import EVENT_STALLED, LOG_DEBUG, LOG_ERROR, LOG_INFO, LOG_OFF, LOG_WARN, MAX_BATCH, MAX_ENDPOINTS_PER_CALL
+from ._ffi import MAX_FRAMES, OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN, SCOPE_CALL, SCOPE_NODE
+from ._ffi import SCOPE_NONE, SCOPE_PEER, SCOPE_PROCESS, STATE_CONNECTING, STATE_ENDED, STATE_READY, TEXT_SIZE, UNKNOWN
 from ._messages import Sent, flush, send, send_batch, send_owned, send_to, wait_released
 from ._nodes import FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_find, node_info, node_open
 from ._nodes import node_remove_endpoints, node_report_health, node_track_request, node_untrack_request, take_failure
+from ._objects import Connection, Endpoint, Handle, Manager, Node
 from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, metrics_text, next_event, set_log
+from ._waiting import Events, Failures
 
-__version__ = _lib.kvconn_version().decode()
-
-_ERRORS = {kind.__name__: kind for kind in STATUSES.values()}
-globals().update(_ERRORS)  # KVCONN_PEER_LOST is PeerLost here
-globals().update(_ffi.CONSTANTS)  # KVCONN_EVENT_READY is EVENT_READY here
+__version__ = str(_lib.kvconn_version(), "ascii")
 
 __all__ = [
-    *("configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all"),
-    *("disconnect_endpoint", "dump", "event_fd", "find", "flush", "handle_failure", "has", "manager_create"),
-    *("manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_find", "node_info", "node_open"),
-    *("node_remove_endpoints", "node_report_health", "node_track_request", "node_untrack_request", "send"),
-    *("send_batch", "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released"),
-    *("Call", "Error", "FailedEndpoint", "Failure", "Sent", "METRICS_CONTENT_TYPE", "STATUSES"),
-    *_ERRORS,
-    *_ffi.CONSTANTS,
+    # Functions of kvconn.h
+    "configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all",
+    "disconnect_endpoint", "dump", "event_fd", "find", "flush", "handle_failure", "has", "manager_create",
+    "manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_find", "node_info", "node_open",
+    "node_remove_endpoints", "node_report_health", "node_track_request", "node_untrack_request", "send", "send_batch",
+    "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released",
+    # Objects over them
+    "Connection", "Endpoint", "Events", "Failures", "Handle", "Manager", "Node",
+    # What functions return and raise
+    "Call", "Error", "FailedEndpoint", "Failure", "Sent", "STATUSES", "METRICS_CONTENT_TYPE",
+    "Invalid", "Stale", "NotFound", "Timeout", "Stalled", "Backoff", "ConnectFailed", "PeerLost", "Disconnected",
+    "NodeFailed", "Conflict", "Limit", "Shutdown", "Internal", "Unsupported", "Partial", "WouldDeadlock", "Evicted",
+    # Constants
+    "ABI_VERSION", "DEFAULT", "DEFAULT_TIMEOUT", "ENDPOINT_SIZE", "TEXT_SIZE", "MAX_FRAMES", "MAX_BATCH",
+    "MAX_ENDPOINTS_PER_CALL", "UNKNOWN", "STATE_CONNECTING", "STATE_READY", "STATE_ENDED", "ENDED_UNKNOWN", "ENDED_FIN",
+    "ENDED_RESET", "ENDED_TIMEOUT", "ENDED_LOCAL", "EVENT_NONE", "EVENT_READY", "EVENT_CONNECT_FAILED",
+    "EVENT_PEER_LOST", "EVENT_DISCONNECTED", "EVENT_EVICTED", "EVENT_STALLED", "EVENT_RECOVERED", "EVENT_NODE_FAILED",
+    "EVENT_OVERFLOW", "OUTCOME_ACKNOWLEDGED", "OUTCOME_UNACKNOWLEDGED", "OUTCOME_UNKNOWN", "SCOPE_NONE", "SCOPE_CALL",
+    "SCOPE_PEER", "SCOPE_NODE", "SCOPE_PROCESS", "LOG_OFF", "LOG_ERROR", "LOG_WARN", "LOG_INFO", "LOG_DEBUG",
 ]
 
 for _name in __all__:
     if hasattr(globals()[_name], "__module__"):
         globals()[_name].__module__ = __name__
-
-
-def __dir__():
-    """Without the exception of each status: help() would give a page to each, and Error lists them."""
-    special = ("__doc__", "__file__", "__name__", "__path__", "__version__")
-    return sorted({*special, *__all__} - {*_ERRORS})

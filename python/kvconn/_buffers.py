@@ -124,6 +124,7 @@ class Pinned:
 
 # ---- Buffers that kvconn reads in place ------------------------------------------------------------------------------
 
+INTERNAL = -14  # the status of a send_owned that libzmq has refused without freeing the buffers
 TURN = 64  # how many connections one sweep looks at
 SHARE = 20  # sweeps of other connections may take one part in so many of the time
 
@@ -196,6 +197,8 @@ class Pins:
         if call.error.status == 0:
             heap = self.accepted.setdefault(message.conn, [])
             heappush(heap, (message.sequence.value, id(message), message))
+        elif call.last and call.error.status == INTERNAL:
+            pass  # libzmq still reads the refused message's buffers: they stay pinned for ever
         elif call.cancelled or call.last and call.error.status < 0:
             message.pinned.unpin()
         else:

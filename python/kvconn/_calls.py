@@ -19,7 +19,6 @@ what an attempt could not do.
 
 import os
 import sys
-import textwrap
 import threading
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
@@ -27,77 +26,12 @@ from ctypes import byref, c_size_t, c_void_p
 
 from . import _buffers, _check, _ffi
 from ._brief import Brief
-
-lib = _ffi.load()
-
-# ---- Errors ----------------------------------------------------------------------------------------------------------
-
-
-class Error(Exception, metaclass=Brief):
-    """A call has failed. It pickles and copies with all fields:
-
-    status          the number, such as -8
-    name            its C name, such as "KVCONN_PEER_LOST"
-    message         one line for people: what happened, and with what
-    endpoint        the endpoint that it is about, or ""
-    conn            the connection that it is about, or 0
-    os_errno        the operating system's errno, or 0
-    scope           how far it reaches: SCOPE_CALL, SCOPE_PEER, SCOPE_NODE or SCOPE_PROCESS
-    retriable       whether the same call can succeed later without a change
-    retry_after_ms  milliseconds until the endpoint may be dialled again; 0 if unknown, or now
-    kvconn_call     only if a signal handler raised it: the Call that it has interrupted
-    """
-
-    def __init__(self, error):
-        self.status = error.status
-        self.name = lib.kvconn_status_name(error.status).decode()
-        self.os_errno = error.os_errno
-        self.scope = error.scope
-        self.retriable = bool(error.retriable)
-        self.retry_after_ms = error.retry_after_ms
-        self.conn = error.conn
-        self.endpoint = error.endpoint.decode()
-        self.message = error.message.decode()
-        super().__init__(f"{self.name}: {self.message}" + (f" [{self.endpoint}]" if self.endpoint else ""))
-
-    def __reduce__(self):
-        return _error_again, (type(self), self.args, self.__dict__)
-
-
-def _error_again(kind, arguments, fields):
-    """A copy of an error, from its pickled parts."""
-    error = kind.__new__(kind, *arguments)
-    error.__dict__.update(fields)
-    return error
-
-
-def _exceptions():
-    """One exception for each status but OK, from the library's own table: {-8: PeerLost, …}."""
-    made = {}
-    while True:
-        status = -1 - len(made)
-        name = lib.kvconn_status_name(status).decode()
-        if not name.startswith("KVCONN_"):
-            return made
-        short = name.removeprefix("KVCONN_").title().replace("_", "")
-        about = {"__doc__": lib.kvconn_strerror(status).decode(), "__module__": __package__}
-        made[status] = Brief(short, (Error,), about)
-
-
-Error.__module__ = __package__
-STATUSES = _exceptions()
-if Error.__doc__:  # python -OO drops it
-    lines = [f"{kind.__name__} ({status}): {kind.__doc__}" for status, kind in STATUSES.items()]
-    lines = [textwrap.fill(line, 116, subsequent_indent="    ") for line in lines]
-    Error.__doc__ = "\n".join([textwrap.dedent("    " + Error.__doc__), "Its subclasses:", "", *lines])
+from ._errors import STATUSES as STATUSES
+from ._errors import Error as Error
+from ._errors import as_error as as_error
+from ._errors import lib as lib
 
 STALE, TIMEOUT, STALLED, PARTIAL = -2, -4, -5, -16
-
-
-def as_error(given):
-    """The exception for a kvconn_error_t."""
-    return STATUSES.get(given.status, Error)(given)
-
 
 # ---- Calls -----------------------------------------------------------------------------------------------------------
 

@@ -3,15 +3,17 @@
 Each raises TypeError or ValueError that names the parameter, and returns the value as C takes it.
 """
 
+import math
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 UINT64 = 2**64 - 1
 INT64 = 2**63 - 1
 INT32 = 2**31 - 1
 
 
-def integer(name, value, least, most):
+def integer(name: str, value: Any, least: int, most: int) -> int:
     """An integer: an int, or an object that is one (has __index__). No float, no flag, no UUID."""
     if isinstance(value, bool):
         raise TypeError(f"{name} must be an integer, not bool")
@@ -25,29 +27,42 @@ def integer(name, value, least, most):
     return number
 
 
-def uint64(name, value):
+def uint64(name: str, value: Any) -> int:
     """An id, a request or a sequence."""
     if type(value) is int and 0 <= value <= UINT64:
         return value
     return integer(name, value, 0, UINT64)
 
 
-def manager(value):
+def manager(value: Any) -> int:
+    """The id of a manager."""
     return uint64("manager", value)
 
 
-def timeout(name, value):
+def timeout(name: str, value: Any) -> int:
     """Milliseconds. C refuses what is below -1."""
     if type(value) is int and -1 <= value <= INT64:
         return value
     return integer(name, value, -INT64 - 1, INT64)
 
 
-def int32(name, value):
+def milliseconds(name: str, value: Any) -> int:
+    """Seconds, as the objects take them, in milliseconds, rounded up; None is the configured default."""
+    if value is None:
+        return -1
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise TypeError(f"{name} must be seconds (an int or a float) or None, not {type(value).__name__}")
+    if not 0 <= value <= INT64 // 1000:  # NaN is neither
+        raise ValueError(f"{name} is {value} seconds; it must be 0 to {INT64 // 1000}")
+    return math.ceil(value * 1000)
+
+
+def int32(name: str, value: Any) -> int:
+    """An int of C."""
     return integer(name, value, -INT32 - 1, INT32)
 
 
-def flag(name, value):
+def flag(name: str, value: Any) -> bool:
     """A bool, or an integer as C takes it: 0 is false."""
     if isinstance(value, int):
         return bool(value)
@@ -56,7 +71,7 @@ def flag(name, value):
     raise TypeError(f"{name} must be a bool, not {type(value).__name__}")
 
 
-def text(name, value):
+def text(name: str, value: Any) -> bytes:
     """A text as C takes it. C would read one with a NUL only up to there."""
     if not isinstance(value, str):
         raise TypeError(f"{name} must be a str, not {type(value).__name__}")
@@ -68,7 +83,7 @@ def text(name, value):
         raise ValueError(f"{name} is not Unicode text: {error.reason}") from None
 
 
-def texts(name, values):
+def texts(name: str, values: Any) -> list[bytes]:
     """A list of texts."""
     if isinstance(values, (str, bytes)):
         kind = type(values).__name__
@@ -76,14 +91,15 @@ def texts(name, values):
     return [text(f"{name}[{place}]", value) for place, value in enumerate(iterated(name, values, "str"))]
 
 
-def iterated(name, values, of):
+def iterated(name: str, values: Any, of: str) -> Iterator[Any]:
+    """An iterator over what must be a list of something."""
     try:
         return iter(values)
     except TypeError:
         raise TypeError(f"{name} must be a list of {of}, not {type(values).__name__}") from None
 
 
-def option(name, value):
+def option(name: str, value: Any) -> bytes:
     """An option's value as text: numbers and flags by themselves, CURVE keys of pyzmq from bytes."""
     if isinstance(value, bytes):
         if not value.isascii():
@@ -98,7 +114,7 @@ def option(name, value):
     return text(f"option {name}", value)
 
 
-def options(values):
+def options(values: Any) -> list[tuple[bytes, bytes]]:
     """A dict of options as pairs of texts."""
     if not isinstance(values, Mapping):
         kind = type(values).__name__

@@ -1,8 +1,10 @@
 """Managers and connections: the thin functions of those chapters of the header."""
 
+from __future__ import annotations
+
 from ctypes import byref
 
-from . import _calls, _check, _ffi
+from . import _calls, _check, _ffi, types
 from ._calls import Call, Options, get, lib, pins, run
 from ._check import text, timeout, uint64
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
@@ -10,14 +12,14 @@ from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 # ---- Library and managers --------------------------------------------------------------------------------------------
 
 
-def has(feature):
+def has(feature: str) -> bool:
     """Whether the loaded library has a feature, a text: "curve", "ipc", "keepalive", "user_timeout", "acknowledgement"
     or "out_batch". An unknown name is False.
     """
-    return lib.kvconn_has(text("feature", feature)) != 0
+    return bool(lib.kvconn_has(text("feature", feature)))
 
 
-def configure(options, manager=DEFAULT):
+def configure(options: types.Options, manager: types.Id = DEFAULT) -> None:
     """Sets options of a manager; returns None. Those of connections are for later dials only.
 
         kvconn.configure({"send_timeout_ms": 200, "require_curve": True})
@@ -28,13 +30,14 @@ def configure(options, manager=DEFAULT):
     run(Call("kvconn_configure", (manager, given), ends=[given.free]))
 
 
-def manager_create(options=None):
+def manager_create(options: types.Options | None = None) -> int:
     """Makes a manager: endpoints, nodes, events and settings of its own. Returns its id. Raises Limit."""
     given = Options(options)
-    return get("kvconn_manager_create", _ffi.manager_t, given, ends=[given.free])
+    manager: int = get("kvconn_manager_create", _ffi.manager_t, given, ends=[given.free])
+    return manager
 
 
-def manager_destroy(manager, timeout_ms=DEFAULT_TIMEOUT):
+def manager_destroy(manager: types.Id, timeout_ms: int = DEFAULT_TIMEOUT) -> None:
     """Ends a manager, its connections and its nodes, and waits for its sockets to close; returns None.
 
     Raises Timeout when the sockets close later. The manager ends in any case, also when a signal handler raises.
@@ -42,7 +45,7 @@ def manager_destroy(manager, timeout_ms=DEFAULT_TIMEOUT):
     run(Call("kvconn_manager_destroy", (_check.manager(manager),)), timeout("timeout_ms", timeout_ms))
 
 
-def disconnect_all(flush_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+def disconnect_all(flush_ms: int = DEFAULT_TIMEOUT, manager: types.Id = DEFAULT) -> None:
     """Waits up to flush_ms until everything is acknowledged, then closes and fences all; returns None.
 
     Raises Timeout when something was not acknowledged in time; everything has ended all the same. When a signal
@@ -51,7 +54,7 @@ def disconnect_all(flush_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     run(Call("kvconn_disconnect_all", (_check.manager(manager),)), timeout("flush_ms", flush_ms))
 
 
-def shutdown(flush_ms=DEFAULT_TIMEOUT):
+def shutdown(flush_ms: int = DEFAULT_TIMEOUT) -> None:
     """Ends kvconn in this process, for good: disconnect_all for all managers; returns None.
 
     Raises Timeout as disconnect_all does. When a signal handler raises, flushing goes on until flush_ms is over,
@@ -64,7 +67,9 @@ def shutdown(flush_ms=DEFAULT_TIMEOUT):
 # ---- Connections -----------------------------------------------------------------------------------------------------
 
 
-def connect(endpoint, options=None, wait_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
+def connect(
+    endpoint: str, options: types.Options | None = None, wait_ms: int = DEFAULT_TIMEOUT, manager: types.Id = DEFAULT
+) -> int:
     """The live connection to "tcp://host:port" or "ipc://path"; dials if there is none. Returns its id.
 
     Waits up to wait_ms until it is READY: 0 does not wait, DEFAULT_TIMEOUT is as long as one dial may take.
@@ -76,47 +81,54 @@ def connect(endpoint, options=None, wait_ms=DEFAULT_TIMEOUT, manager=DEFAULT):
     conn, given = _ffi.conn_t(), Options(options)
     call = Call("kvconn_connect", (manager, name, given), (byref(conn),), lambda _: conn.value, ends=[given.free])
     # A thread costs more than a connection that is READY.
-    return run(call, 0 if _calls.goes_aside(wait_ms) and _is_ready(manager, name) else wait_ms)
+    made: int = run(call, 0 if _calls.goes_aside(wait_ms) and _is_ready(manager, name) else wait_ms)
+    return made
 
 
-def current(manager, endpoint):
+def current(manager: int, endpoint: bytes) -> int:
     """The live connection to an endpoint, or 0."""
     conn = _ffi.conn_t()
     lib.kvconn_find(manager, endpoint, byref(conn), None)
     return conn.value
 
 
-def _is_ready(manager, endpoint):
+def _is_ready(manager: int, endpoint: bytes) -> bool:
+    """Whether the connection to an endpoint is READY."""
     conn, info = current(manager, endpoint), _ffi.kvconn_connection_info_t()
-    return conn != 0 and lib.kvconn_connection_info(conn, byref(info), None) == 0 and info.state == _ffi.STATE_READY
+    return bool(conn and lib.kvconn_connection_info(conn, byref(info), None) == 0 and info.state == _ffi.STATE_READY)
 
 
-def disconnect(conn):
+def disconnect(conn: types.Id) -> None:
     """Ends a connection, now; returns None. Nothing is fenced: the next send_to dials."""
     conn = uint64("conn", conn)
     run(Call("kvconn_disconnect", (conn,), conn=conn))
 
 
-def disconnect_endpoint(endpoint, manager=DEFAULT):
+def disconnect_endpoint(endpoint: str, manager: types.Id = DEFAULT) -> None:
     """Ends the connection to an endpoint, now, and fences it: only connect or node_add_endpoints dials there again.
     Threads that wait in a send to it get Disconnected. Returns None.
     """
     run(Call("kvconn_disconnect_endpoint", (_check.manager(manager), text("endpoint", endpoint))))
 
 
-def connection_info(conn):
+def connection_info(conn: types.Id) -> types.ConnectionInfo:
     """A dict: conn, endpoint, state (STATE_…), status (0 while it lives), os_errno, message, ended_by (ENDED_…),
     accepted, acknowledged, released (sequences), queued_bytes, waiting (threads), stalled, age_ms, ready_ms.
     """
     conn, info = uint64("conn", conn), _ffi.kvconn_connection_info_t()
-    return run(Call("kvconn_connection_info", (conn, byref(info)), (), lambda _: _calls.fields(info), conn))
+    read: types.ConnectionInfo = run(
+        Call("kvconn_connection_info", (conn, byref(info)), (), lambda _: _calls.fields(info), conn)
+    )
+    return read
 
 
-def connections(manager=DEFAULT):
+def connections(manager: types.Id = DEFAULT) -> list[int]:
     """A list of the live connections of a manager, oldest first."""
-    return _calls.array_of("kvconn_connections", _ffi.conn_t, _check.manager(manager))
+    conns: list[int] = _calls.array_of("kvconn_connections", _ffi.conn_t, _check.manager(manager))
+    return conns
 
 
-def find(endpoint, manager=DEFAULT):
+def find(endpoint: str, manager: types.Id = DEFAULT) -> int:
     """The live connection to an endpoint. Never dials. Raises NotFound."""
-    return get("kvconn_find", _ffi.conn_t, _check.manager(manager), text("endpoint", endpoint))
+    conn: int = get("kvconn_find", _ffi.conn_t, _check.manager(manager), text("endpoint", endpoint))
+    return conn

@@ -8,6 +8,7 @@ import os
 import pathlib
 from ctypes import CFUNCTYPE, POINTER, Structure, c_char, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32
 from ctypes import c_uint64, c_void_p
+from typing import Any
 
 # ---- Constants -------------------------------------------------------------------------------------------------------
 
@@ -58,7 +59,7 @@ log_fn_t = CFUNCTYPE(None, c_int32, c_char_p, c_void_p)
 class _Sized(Structure):
     """A struct that begins with its own size."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         super().__init__(ctypes.sizeof(self))
 
 
@@ -164,7 +165,7 @@ _endpoints = POINTER(c_char_p)
 _frames = POINTER(kvconn_frame_t)
 _sizes = POINTER(c_uint32)
 
-FUNCTIONS = {
+FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "kvconn_version": (c_char_p, []),
     "kvconn_abi_version": (c_int32, []),
     "kvconn_has": (c_int32, [c_char_p]),
@@ -234,28 +235,44 @@ FUNCTIONS = {
 # ---- The library -----------------------------------------------------------------------------------------------------
 
 
-def find():
-    """The path of the shared object: KVCONN_LIB, else beside this file, else where cargo has built it."""
+SONAME = "libkvconn.so.0"
+
+
+def find() -> str:
+    """The shared object: KVCONN_LIB, else beside this file (a wheel), else where cargo has built it (a checkout), else
+    the system's, by its SONAME."""
     named = os.environ.get("KVCONN_LIB")
     if named:
         return named
     here = pathlib.Path(__file__).resolve().parent
-    target = here.parents[1] / (os.environ.get("CARGO_TARGET_DIR") or "target")
-    places = [here / "libkvconn.so.0", here / "libkvconn.so"]
-    places += [target / profile / "libkvconn.so" for profile in ("release", "debug")]
+    places = [here / SONAME, here / "libkvconn.so"]
+    checkout = here.parents[1]
+    if here.parent.name == "python" and (checkout / "Cargo.toml").exists():
+        target = checkout / (os.environ.get("CARGO_TARGET_DIR") or "target")
+        places += [target / profile / "libkvconn.so" for profile in ("release", "debug")]
     for place in places:
         if place.exists():
             return str(place)
-    raise OSError("kvconn: no libkvconn.so; set KVCONN_LIB, or build it. Looked at " + ", ".join(map(str, places)))
+    try:
+        ctypes.CDLL(SONAME)
+    except OSError as error:
+        looked = ", ".join(map(str, places))
+        advice = f"install the wheel or the library, set KVCONN_LIB, or run `make lib`. Looked at {looked}"
+        raise OSError(f"kvconn: there is no {SONAME}: {advice}, and asked the system's loader: {error}") from None
+    return SONAME
 
 
-def load(path=None, mode=ctypes.DEFAULT_MODE):
+def load(path: str | None = None, mode: int = ctypes.DEFAULT_MODE) -> ctypes.CDLL:
     """The library with every function declared."""
-    library = ctypes.CDLL(path or find(), mode=mode)
+    path = path or find()
+    library = ctypes.CDLL(path, mode=mode)
     for name, (returns, takes) in FUNCTIONS.items():
-        function = getattr(library, name)
+        try:
+            function = getattr(library, name)
+        except AttributeError:
+            raise OSError(f"kvconn: {path} has no {name}: it is older than this Python package") from None
         function.restype = returns
         function.argtypes = takes
     if library.kvconn_abi_version() != ABI_VERSION:
-        raise OSError(f"kvconn: {path or find()} has C ABI {library.kvconn_abi_version()}, not {ABI_VERSION}")
+        raise OSError(f"kvconn: {path} has C ABI {library.kvconn_abi_version()}, not {ABI_VERSION}")
     return library

@@ -1,10 +1,11 @@
 """Nodes and their failures: the thin functions of those chapters of the header."""
 
 import ctypes
+from collections.abc import Iterable
 from ctypes import byref
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from . import _attempts, _check, _ffi
+from . import _attempts, _check, _ffi, types
 from ._brief import brief
 from ._calls import Call, Options, fields, get, lib, run
 from ._check import text, uint64
@@ -45,14 +46,17 @@ class Failure(NamedTuple):
     name: str
     reason: str
     time_ms: int
-    endpoints: list
-    requests: list
+    endpoints: list[FailedEndpoint]
+    requests: list[int]
 
 
-def _report(name, head, again):
+def _report(name: str, head: tuple[Any, ...], again: tuple[str, int]) -> "Failure | None":
     """Makes a call that may give a report; the Failure, or None."""
     report = _ffi.failure_p()
-    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+    made: "Failure | None" = run(
+        _Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again)
+    )
+    return made
 
 
 class _Reporting(Call):
@@ -60,14 +64,16 @@ class _Reporting(Call):
 
     __slots__ = ()
 
-    def _settle(self):
+    def _settle(self) -> None:
+        """Also frees the report."""
         super()._settle()
         report = self.tail[0]._obj
         pointer, report.value = report.value, None
         lib.kvconn_failure_free(pointer)
 
 
-def _failure(report):
+def _failure(report: ctypes.c_void_p) -> "Failure | None":
+    """The Failure of a report; None without one."""
     if not report:
         return None
     size = ctypes.sizeof(_ffi.kvconn_failed_endpoint_t)
@@ -86,33 +92,39 @@ def _failure(report):
     )
 
 
-def node_open(name, manager=DEFAULT):
+def node_open(name: str, manager: "types.Id" = DEFAULT) -> tuple[int, bool]:
     """Opens a node, one life of a peer instance: returns (node, created). `created` is False if it already lived.
     Raises Limit.
     """
     node, created = _ffi.node_t(), ctypes.c_int32()
     head, places = (_check.manager(manager), text("name", name)), (byref(node), byref(created))
-    return run(Call("kvconn_node_open", head, places, lambda _: (node.value, bool(created.value))))
+    opened: tuple[int, bool] = run(
+        Call("kvconn_node_open", head, places, lambda _: (node.value, bool(created.value)))
+    )
+    return opened
 
 
-def node_find(name, manager=DEFAULT):
+def node_find(name: str, manager: "types.Id" = DEFAULT) -> int:
     """The live node of that name. Raises NotFound."""
-    return get("kvconn_node_find", _ffi.node_t, _check.manager(manager), text("name", name))
+    node: int = get("kvconn_node_find", _ffi.node_t, _check.manager(manager), text("name", name))
+    return node
 
 
-def node_info(node):
+def node_info(node: "types.Id") -> types.NodeInfo:
     """A dict: node, name, status (0 while it lives), reason, endpoints, requests, failures_in_row, age_ms."""
     info = _ffi.kvconn_node_info_t()
-    return run(Call("kvconn_node_info", (uint64("node", node), byref(info)), (), lambda _: fields(info)))
+    head = uint64("node", node), byref(info)
+    read: types.NodeInfo = run(Call("kvconn_node_info", head, (), lambda _: fields(info)))
+    return read
 
 
-def _endpoints(endpoints):
+def _endpoints(endpoints: "Iterable[str]") -> tuple[Any, int]:
     """A list of endpoints as C takes it: array, count."""
     names = _check.texts("endpoints", endpoints)
     return (ctypes.c_char_p * len(names))(*names), len(names)
 
 
-def node_add_endpoints(node, endpoints, options=None):
+def node_add_endpoints(node: "types.Id", endpoints: "Iterable[str]", options: "types.Options | None" = None) -> None:
     """Registers a list of endpoints with a node, all or none, and lifts their fences; dials nothing; returns None.
 
     `options` are for later dials to them. Raises Conflict, Limit, NodeFailed or Disconnected.
@@ -122,14 +134,14 @@ def node_add_endpoints(node, endpoints, options=None):
     run(Call("kvconn_node_add_endpoints", (*head, given), ends=[given.free]))
 
 
-def node_remove_endpoints(node, endpoints):
+def node_remove_endpoints(node: "types.Id", endpoints: "Iterable[str]") -> None:
     """Takes a list of endpoints away from a node, ends their connections and fences them; returns None.
     Raises NodeFailed or Disconnected.
     """
     run(Call("kvconn_node_remove_endpoints", (uint64("node", node), *_endpoints(endpoints))))
 
 
-def node_track_request(node, request):
+def node_track_request(node: "types.Id", request: int) -> None:
     """Notes that a request, an integer of yours, is in flight on a node; returns None.
 
     Raises NodeFailed (no report lists the request: the caller must fail it), Disconnected or Limit.
@@ -138,7 +150,7 @@ def node_track_request(node, request):
         run(Call("kvconn_node_track_request", (uint64("node", node), uint64("request", request))))
 
 
-def node_untrack_request(node, request):
+def node_untrack_request(node: "types.Id", request: int) -> bool:
     """Notes that a request is done; returns whether it was tracked until now. Raises NodeFailed or Disconnected."""
     tracked = _attempts.run(_attempts.untrack, "kvconn_node_untrack_request", node, request)
     if tracked is None:
@@ -146,7 +158,7 @@ def node_untrack_request(node, request):
     return bool(tracked)
 
 
-def node_report_health(node, healthy, reason=None):
+def node_report_health(node: "types.Id", healthy: bool, reason: str | None = None) -> "Failure | None":
     """Reports the result of a health probe, a bool; max_failures bad ones in a row fail the node.
 
     Returns the Failure when this report failed the node, else None. Raises NodeFailed or Disconnected.
@@ -155,21 +167,24 @@ def node_report_health(node, healthy, reason=None):
     return _report("kvconn_node_report_health", (node, healthy, _reason(reason)), ("failure of", node))
 
 
-def handle_failure(node, reason=None):
+def handle_failure(node: "types.Id", reason: str | None = None) -> Failure:
     """Fails a node: ends and fences its endpoints, and takes its requests away, in one step. Returns the Failure.
 
     Raises NodeFailed or Disconnected when it had ended before. When a signal handler raises, the node has failed all
     the same: `kvconn_call.result()` gives the Failure, and so does the next handle_failure of this node.
     """
     node = uint64("node", node)
-    return _report("kvconn_handle_failure", (node, _reason(reason)), ("failure of", node))
+    failure = _report("kvconn_handle_failure", (node, _reason(reason)), ("failure of", node))
+    assert failure is not None  # C gives a report or an error
+    return failure
 
 
-def _reason(reason):
+def _reason(reason: str | None) -> bytes | None:
+    """A reason as C takes it; None is none."""
     return None if reason is None else text("reason", reason)
 
 
-def take_failure(manager=DEFAULT):
+def take_failure(manager: "types.Id" = DEFAULT) -> "Failure | None":
     """The oldest Failure of a manager that no call has returned yet, or None. Does not wait."""
     manager = _check.manager(manager)
     return _report("kvconn_take_failure", (manager,), ("failure in", manager))

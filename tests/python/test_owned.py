@@ -71,6 +71,25 @@ def test_what_was_refused_is_not_pinned(kv, manager, peer):
     assert sys.getrefcount(buffer) == before
 
 
+def test_what_libzmq_still_holds_after_a_refusal_stays_pinned(kv, manager, peer, monkeypatch):
+    """INTERNAL of kvconn_send_owned: it has waited 10 s for libzmq to free the buffers. Freed memory would be read."""
+    conn = kv.connect(peer().endpoint, wait_ms=5000, manager=manager)
+
+    def refused(*arguments):
+        arguments[-1]._obj.status = -14
+
+    monkeypatch.setattr(kv._lib, "kvconn_send_owned", refused)
+    buffer = bytearray(10)
+    with pytest.raises(kv.Internal):
+        kv.send_owned(conn, [buffer])
+    monkeypatch.undo()
+    assert kv.send_owned(conn, [b"next"]) == 1
+    kv.wait_released(conn, timeout_ms=5000)
+    kv.describe(manager)
+    with pytest.raises(BufferError):
+        buffer.clear()
+
+
 def test_a_stopped_peer_keeps_them_until_the_end_of_the_connection(kv, manager, peer):
     receiver = peer("--rcvhwm", 1)
     conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
