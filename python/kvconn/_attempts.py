@@ -78,7 +78,8 @@ def interrupted(
     else:
         call.error = _error_in(cell)
         if call.error.status == 0:
-            call.value = left.result() if read is None else read(left.result())
+            value = left.read(left)
+            call.value = value if read is None or value is None else read(value)
     call.last = call.settled = True
     exception.__dict__["kvconn_call"] = call
     if again is not None and call.value is not None:
@@ -120,40 +121,45 @@ def run(
 
 _MOST = 64 * 1024  # bytes of a message
 _UINT64, _INT64 = _check.UINT64, _check.INT64
-_sizes = {count: Struct(f"{count}I").pack for count in range(1, 129)}  # an array of so many uint32_t, as bytes
-_one_size = _sizes[1]
-_all_bytes = {bytes}
+# For each number of frames: what makes an array of so many uint32_t, as bytes; and the number as an argument.
+_counts = {count: (Struct(f"{count}I").pack, ctypes.c_size_t(count)) for count in range(1, 129)}
 _join = b"".join
+_no_wait = ctypes.c_int64(0)
 
 
 class _Slot:
     """Memory for the results of one attempt. It stays alive and unchanged while its attempt's caller needs it: a signal
     handler that calls the package takes another one."""
 
-    __slots__ = (
-        *("error", "sequence", "conn", "flag", "event"),
-        *("at_error", "at_sequence", "at_conn", "at_flag", "at_event", "result"),
-    )
+    __slots__ = "error", "sequence", "conn", "flag", "event", "id", "number", "outs", "read"
 
     def __init__(self) -> None:
         self.error, self.event = _ffi.kvconn_error_t(), _ffi.kvconn_event_t()
         self.sequence, self.conn, self.flag = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_int32()
-        self.at_error, self.at_event = ctypes.addressof(self.error), ctypes.addressof(self.event)
-        self.at_sequence, self.at_conn = ctypes.addressof(self.sequence), ctypes.addressof(self.conn)
-        self.at_flag = ctypes.addressof(self.flag)
-        self.result: Callable[[], Any] = lambda: None
+        self.id, self.number = ctypes.c_uint64(), ctypes.c_uint64()  # arguments
+        outs = self.sequence, self.conn, self.flag, self.event, self.error
+        self.outs = tuple(map(ctypes.byref, outs))
+        self.read: Callable[[_Slot], Any] = _sequence
 
-    def _sequence(self) -> int:
-        return self.sequence.value
 
-    def _conn_and_sequence(self) -> tuple[int, int]:
-        return self.conn.value, self.sequence.value
+def _sequence(slot: _Slot) -> int:
+    return slot.sequence.value
 
-    def _was_tracked(self) -> int:
-        return self.flag.value
 
-    def _event(self) -> bytearray | None:
-        return None if self.event.kind == _ffi.EVENT_NONE else bytearray(self.event)
+def _conn_and_sequence(slot: _Slot) -> tuple[int, int]:
+    return slot.conn.value, slot.sequence.value
+
+
+def _nothing(_: _Slot) -> bool:
+    return True
+
+
+def _was_tracked(slot: _Slot) -> int:
+    return slot.flag.value
+
+
+def _event(slot: _Slot) -> bytearray | None:
+    return None if slot.event.kind == _ffi.EVENT_NONE else bytearray(slot.event)
 
 
 _spare = [_Slot()]
@@ -167,13 +173,11 @@ def _a_slot() -> _Slot:
 
 
 def _keeping_the_gil(name: str) -> Callable[..., int]:
-    """A function of the library that ctypes calls without giving up the GIL. Pointers are addresses or bytes."""
-    returns, takes = _ffi.FUNCTIONS[name]
-    plain = (ctypes.c_char_p, ctypes.c_int32, ctypes.c_int64, ctypes.c_uint64)
-    kinds = [kind if kind in plain else ctypes.c_void_p for kind in takes]
+    """A function of the library that ctypes calls without giving up the GIL. ctypes checks and converts nothing: every
+    argument must be bytes, None, or an object of exactly the C type."""
     address = ctypes.cast(getattr(lib, name), ctypes.c_void_p).value
     assert address is not None
-    return ctypes.PYFUNCTYPE(returns, *kinds)(address)
+    return ctypes.PYFUNCTYPE(_ffi.FUNCTIONS[name][0])(address)
 
 
 _send_packed = _keeping_the_gil("kvconn_send_packed")
@@ -188,45 +192,43 @@ def _is_uint64(value: object) -> bool:
     return type(value) is int and 0 <= value <= _UINT64
 
 
-def _packed(frames: Any) -> tuple[bytes, bytes, int] | None:
-    """Frames that are all bytes, and not too many: joined, sizes, count."""
+def _packed(frames: Any) -> tuple[bytes, bytes, ctypes.c_size_t] | None:
+    """Frames that are all bytes, and not too many or too large: joined, sizes, count."""
     kind = type(frames)
-    if kind is not list and kind is not tuple:
-        return None
     if kind is list:
         frames = tuple(frames)  # another thread may change the list between two of the next lines
-    count = len(frames)
-    if count == 1:
-        data = frames[0]
-        if type(data) is not bytes or len(data) > _MOST:
-            return None
-        return data, _one_size(len(data)), 1
-    if count not in _sizes or {*map(type, frames)} != _all_bytes:
+    elif kind is not tuple:
         return None
+    if len(frames) not in _counts:
+        return None
+    lengths = []
+    for frame in frames:
+        if type(frame) is not bytes:
+            return None
+        lengths.append(len(frame))
     data = _join(frames)
     if len(data) > _MOST:
         return None
-    return data, _sizes[count](*map(len, frames)), count
+    pack, count = _counts[len(lengths)]
+    return data, pack(*lengths), count
 
 
 def _send(cell: list[Any], conn: Any, frames: Any, timeout_ms: Any) -> Any:
-    if type(conn) is not int or not 0 <= conn <= _UINT64 or type(timeout_ms) is not int or not -1 <= timeout_ms <= _INT64:
+    if type(conn) is not int or not 0 <= conn <= _UINT64 or type(timeout_ms) is not int:
         return None
     packed = _packed(frames)
-    if packed is None:
+    if packed is None or not -1 <= timeout_ms <= _INT64:
         return None
     data, sizes, count = packed
-    try:
-        slot = _spare.pop()
-    except IndexError:
-        slot = _Slot()
-    slot.error.status, slot.result = UNFINISHED, slot._sequence
+    slot = _a_slot()
+    sequence, _, _, _, error = slot.outs
+    slot.error.status, slot.id.value, slot.read = UNFINISHED, conn, _sequence
     cell[0] = slot
-    status = _send_packed(conn, data, sizes, count, 0, slot.at_sequence, slot.at_error)
+    status = _send_packed(slot.id, data, sizes, count, _no_wait, sequence, error)
     if status == 0:
-        cell[0] = sequence = slot.sequence.value
+        cell[0] = sent = slot.sequence.value
         _spare.append(slot)
-        return sequence
+        return sent
     if status == TIMEOUT and timeout_ms:
         cell[0] = None
         _spare.append(slot)
@@ -235,10 +237,10 @@ def _send(cell: list[Any], conn: Any, frames: Any, timeout_ms: Any) -> Any:
 
 
 def _send_to(cell: list[Any], manager: Any, endpoint: Any, frames: Any, timeout_ms: Any) -> Any:
-    if not _is_uint64(manager) or type(timeout_ms) is not int or not -1 <= timeout_ms <= _INT64 or type(endpoint) is not str:
+    if not _is_uint64(manager) or type(endpoint) is not str or type(timeout_ms) is not int:
         return None
     packed = _packed(frames)
-    if packed is None or "\0" in endpoint:
+    if packed is None or not -1 <= timeout_ms <= _INT64 or "\0" in endpoint:
         return None
     try:
         name = endpoint.encode()
@@ -246,17 +248,19 @@ def _send_to(cell: list[Any], manager: Any, endpoint: Any, frames: Any, timeout_
         return None
     data, sizes, count = packed
     slot = _a_slot()
+    sequence, conn, _, _, error = slot.outs
+    slot.id.value = manager
     # Without a connection the attempt would dial, and the call after it could get BACKOFF for the end of that dial.
-    if _find(manager, name, slot.at_conn, None) != 0:
+    if _find(slot.id, name, conn, None) != 0:
         _spare.append(slot)
         return None
-    slot.error.status, slot.result = UNFINISHED, slot._conn_and_sequence
+    slot.error.status, slot.read = UNFINISHED, _conn_and_sequence
     cell[0] = slot
-    status = _send_packed_to(manager, name, data, sizes, count, 0, slot.at_conn, slot.at_sequence, slot.at_error)
+    status = _send_packed_to(slot.id, name, data, sizes, count, _no_wait, conn, sequence, error)
     if status == 0:
-        cell[0] = result = slot.conn.value, slot.sequence.value
+        cell[0] = sent = slot.conn.value, slot.sequence.value
         _spare.append(slot)
-        return result
+        return sent
     if status == TIMEOUT and timeout_ms:
         cell[0] = None
         _spare.append(slot)
@@ -265,16 +269,17 @@ def _send_to(cell: list[Any], manager: Any, endpoint: Any, frames: Any, timeout_
 
 
 def _send_batch(cell: list[Any], items: Any, timeout_ms: Any) -> Any:
-    return None  # through ctypes, arrays of structs cost more than the GIL
+    return None  # through ctypes, the arrays of structs cost more than giving up the GIL
 
 
 def _track(cell: list[Any], node: Any, request: Any) -> Any:
     if not _is_uint64(node) or not _is_uint64(request):
         return None
     slot = _a_slot()
-    slot.error.status, slot.result = UNFINISHED, bool
+    slot.id.value, slot.number.value = node, request
+    slot.error.status, slot.read = UNFINISHED, _nothing
     cell[0] = slot
-    if _track_request(node, request, slot.at_error) != 0:
+    if _track_request(slot.id, slot.number, slot.outs[4]) != 0:
         return None
     cell[0] = True
     _spare.append(slot)
@@ -285,11 +290,12 @@ def _untrack(cell: list[Any], node: Any, request: Any) -> Any:
     if not _is_uint64(node) or not _is_uint64(request):
         return None
     slot = _a_slot()
-    slot.error.status, slot.result = UNFINISHED, slot._was_tracked
+    slot.id.value, slot.number.value = node, request
+    slot.error.status, slot.read = UNFINISHED, _was_tracked
     cell[0] = slot
-    if _untrack_request(node, request, slot.at_flag, slot.at_error) != 0:
+    if _untrack_request(slot.id, slot.number, slot.outs[2], slot.outs[4]) != 0:
         return None
-    cell[0] = tracked = slot._was_tracked()
+    cell[0] = tracked = _was_tracked(slot)
     _spare.append(slot)
     return tracked
 
@@ -298,11 +304,12 @@ def _poll_event(cell: list[Any], manager: Any) -> Any:
     if not _is_uint64(manager):
         return None
     slot = _a_slot()
-    slot.error.status, slot.result = UNFINISHED, slot._event
+    slot.id.value = manager
+    slot.error.status, slot.read = UNFINISHED, _event
     cell[0] = slot
-    if _next_event(manager, 0, slot.at_event, slot.at_error) != 0:
+    if _next_event(slot.id, _no_wait, slot.outs[3], slot.outs[4]) != 0:
         return None
-    cell[0] = event = slot._event()
+    cell[0] = event = _event(slot)
     _spare.append(slot)
     return False if event is None else event
 

@@ -34,7 +34,7 @@
 
 /* An attempt up to this size takes a few microseconds: it keeps the GIL. kvconn hands over messages of more than 128
  * frames in steps. */
-enum { MOST_BYTES = 64 * 1024, MOST_FRAMES = 128 };
+enum { MOST_BYTES = 10, MOST_FRAMES = 128 };
 
 /* Py_buffer. The stable ABI has it since Python 3.11, with the layout that it had before. */
 struct buffer {
@@ -123,24 +123,28 @@ static Py_ssize_t length_of(PyObject *items) { return PyList_CheckExact(items) ?
 
 /* Borrowed. NULL without an exception if a list has become shorter meanwhile. */
 static PyObject *item_of(PyObject *items, Py_ssize_t place) {
-    if (PyList_CheckExact(items))
-        return place < PyList_Size(items) ? PyList_GetItem(items, place) : NULL;
-    return PyTuple_GetItem(items, place);
+    PyObject *item = PyList_CheckExact(items) ? PyList_GetItem(items, place) : PyTuple_GetItem(items, place);
+    if (item == NULL)
+        PyErr_Clear();
+    return item;
 }
 
-/* The frames of a message. Each is kept alive and unchanged by a reference or a Py_buffer until `drop`. */
+/* The frames of a message. Each is kept alive and unchanged until `drop`: by the GIL alone (`held` is 0), or by a reference
+ * or a Py_buffer. */
 enum { INLINE = 32 };
 struct frames {
     kvconn_frame_t *list;
-    struct buffer *held;
-    size_t count, bytes;
+    struct buffer *buffers;
+    size_t count, bytes, held;
     kvconn_frame_t list_inline[INLINE];
-    struct buffer held_inline[INLINE];
+    struct buffer buffers_inline[INLINE];
 };
 
+static int is_short(const struct frames *frames) { return frames->bytes <= MOST_BYTES && frames->count <= MOST_FRAMES; }
+
 static void drop(const struct state *state, struct frames *frames) {
-    for (size_t i = 0; i < frames->count; i++) {
-        struct buffer *held = &frames->held[i];
+    for (size_t i = 0; i < frames->held; i++) {
+        struct buffer *held = &frames->buffers[i];
         if (PyBytes_CheckExact(held->obj))
             Py_DECREF(held->obj); /* no other buffer is held of a bytes object: see read_frames */
         else
@@ -148,60 +152,82 @@ static void drop(const struct state *state, struct frames *frames) {
     }
     if (frames->list != frames->list_inline)
         PyMem_Free(frames->list);
-    if (frames->held != frames->held_inline)
-        PyMem_Free(frames->held);
+    if (frames->buffers != frames->buffers_inline)
+        PyMem_Free(frames->buffers);
 }
 
-/* Only after READ is there anything to drop. */
-static enum read read_frames(const struct state *state, PyObject *given, struct frames *frames) {
+/* A short message of bytes objects, the usual case: no other code of Python's runs before the attempt is over, so nothing
+ * has to be held. Returns 0 for any other message. */
+static int read_bytes(PyObject *given, struct frames *frames) {
+    for (Py_ssize_t place = 0; place < (Py_ssize_t)frames->count; place++) {
+        PyObject *item = item_of(given, place);
+        char *start;
+        Py_ssize_t size;
+        if (item == NULL || !PyBytes_CheckExact(item) || PyBytes_AsStringAndSize(item, &start, &size) < 0)
+            return 0;
+        frames->list[place].data = start;
+        frames->list[place].size = (size_t)size;
+        frames->bytes += (size_t)size;
+    }
+    return is_short(frames);
+}
+
+/* Only after READ is there anything to drop. must_hold: other code may run before the attempt is over. */
+static enum read read_frames(const struct state *state, PyObject *given, struct frames *frames, int must_hold) {
     if (!PyList_CheckExact(given) && !PyTuple_CheckExact(given))
         return DECLINED;
     Py_ssize_t count = length_of(given);
     if (count < 1 || count > KVCONN_MAX_FRAMES)
         return DECLINED;
-    frames->count = frames->bytes = 0;
+    frames->bytes = frames->held = 0;
+    frames->count = (size_t)count;
     frames->list = frames->list_inline;
-    frames->held = frames->held_inline;
-    if (count > INLINE) {
+    frames->buffers = frames->buffers_inline;
+    if (count > INLINE)
         frames->list = PyMem_Malloc((size_t)count * sizeof *frames->list);
-        frames->held = PyMem_Malloc((size_t)count * sizeof *frames->held);
-        if (frames->list == NULL || frames->held == NULL) {
-            drop(state, frames);
-            PyErr_NoMemory();
-            return FAILED;
-        }
+    if (frames->list != NULL && !must_hold && read_bytes(given, frames))
+        return READ;
+    if (count > INLINE)
+        frames->buffers = PyMem_Malloc((size_t)count * sizeof *frames->buffers);
+    if (frames->list == NULL || frames->buffers == NULL) {
+        drop(state, frames);
+        PyErr_NoMemory();
+        return FAILED;
     }
     enum read result = READ;
-    for (Py_ssize_t place = 0; place < count; place++) {
+    frames->bytes = 0;
+    for (Py_ssize_t place = 0; result == READ && place < count; place++) {
         PyObject *item = item_of(given, place);
         if (item == NULL) {
             result = DECLINED;
             break;
         }
-        struct buffer *held = &frames->held[frames->count];
+        struct buffer *held = &frames->buffers[place];
         Py_INCREF(item); /* a frame's own code, which the next lines may call, could take it out of the list */
         if (PyBytes_CheckExact(item)) {
+            char *start = NULL;
             held->obj = item;
-            held->buf = PyBytes_AsString(item);
-            held->len = PyBytes_Size(item);
+            PyBytes_AsStringAndSize(item, &start, &held->len); /* cannot fail for bytes */
+            held->buf = start;
         } else {
             int failed = state->get_buffer(item, held, SIMPLE);
             Py_DECREF(item);
-            if (failed || held->obj == NULL || PyBytes_CheckExact(held->obj)) {
-                result = failed ? decline() : DECLINED;
-                if (!failed)
-                    state->release_buffer(held);
+            if (failed) {
+                result = decline();
+                break;
+            }
+            if (held->obj == NULL || PyBytes_CheckExact(held->obj)) {
+                state->release_buffer(held);
+                result = DECLINED;
                 break;
             }
         }
-        frames->list[frames->count].data = held->buf;
-        frames->list[frames->count].size = (size_t)held->len;
-        frames->count++;
+        frames->held++;
+        frames->list[place].data = held->buf;
+        frames->list[place].size = (size_t)held->len;
         frames->bytes += (size_t)held->len;
-        if (held->len > UINT32_MAX) {
+        if (held->len > UINT32_MAX)
             result = DECLINED;
-            break;
-        }
     }
     if (result != READ)
         drop(state, frames);
@@ -237,7 +263,7 @@ static PyObject *declined(enum read read) {
 
 /* Whether the cell and the number of arguments are as the Python code passes them. */
 static int is_called_well(PyObject *const *args, Py_ssize_t given, Py_ssize_t expected) {
-    if (given == expected && PyList_CheckExact(args[0]) && PyList_Size(args[0]) == 1)
+    if (given == expected && PyList_CheckExact(args[0]))
         return 1;
     PyErr_SetString(PyExc_TypeError, "kvconn._fast is for the package's own use");
     return 0;
@@ -268,13 +294,13 @@ static PyObject *fast_send(PyObject *module, PyObject *const *args, Py_ssize_t n
     if (read == READ)
         read = read_waits(args[3], &waits);
     if (read == READ)
-        read = read_frames(state, args[2], &frames);
+        read = read_frames(state, args[2], &frames, 0);
     if (read != READ)
         return declined(read);
     kvconn_error_t error;
     error.struct_size = sizeof error;
     kvconn_status_t status;
-    CALL(frames.bytes <= MOST_BYTES && frames.count <= MOST_FRAMES, status,
+    CALL(is_short(&frames), status,
          state->send(conn, frames.list, frames.count, 0, &sequence, &error));
     PyObject *result;
     if (status == KVCONN_OK)
@@ -308,13 +334,13 @@ static PyObject *fast_send_to(PyObject *module, PyObject *const *args, Py_ssize_
     if (read == READ && state->find(manager, endpoint, &conn, NULL) != KVCONN_OK)
         read = DECLINED;
     if (read == READ)
-        read = read_frames(state, args[3], &frames);
+        read = read_frames(state, args[3], &frames, 0);
     if (read != READ)
         return declined(read);
     kvconn_error_t error;
     error.struct_size = sizeof error;
     kvconn_status_t status;
-    CALL(frames.bytes <= MOST_BYTES && frames.count <= MOST_FRAMES, status,
+    CALL(is_short(&frames), status,
          state->send_to(manager, endpoint, frames.list, frames.count, 0, &conn, &sequence, &error));
     PyObject *result;
     if (status == KVCONN_OK)
@@ -370,7 +396,7 @@ static PyObject *fast_send_batch(PyObject *module, PyObject *const *args, Py_ssi
         Py_INCREF(pair);
         read = read_uint64(PyTuple_GetItem(pair, 0), &items[done].conn);
         if (read == READ)
-            read = read_frames(state, PyTuple_GetItem(pair, 1), &frames[done]);
+            read = read_frames(state, PyTuple_GetItem(pair, 1), &frames[done], 1);
         Py_DECREF(pair);
         if (read == READ) {
             items[done].frames = frames[done].list;
