@@ -32,10 +32,10 @@ Constants
     OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. STATUSES: {status: its exception}.
 
 Threads and signals
-    Every function may be called from any thread. A call that waits releases the GIL. Every wait lets Python's signal handlers run,
-    within 200 ms. If a handler returns, the call goes on and keeps its deadline. If a handler raises (Ctrl-C raises
-    KeyboardInterrupt), the exception comes out of the call at once. Its attribute `kvconn_call`, a Call, then says what
-    the call has done; without the attribute the call had not begun, and has done nothing.
+    Every function may be called from any thread. A call that waits releases the GIL. Every wait lets Python's signal
+    handlers run, within 200 ms. If a handler returns, the call goes on and keeps its deadline. If a handler raises
+    (Ctrl-C raises KeyboardInterrupt), the exception comes out of the call at once. Its attribute `kvconn_call`, a Call,
+    then says what the call has done; without the attribute the call had not begun, and has done nothing.
 
         except KeyboardInterrupt as stop:
             call = getattr(stop, "kvconn_call", None)
