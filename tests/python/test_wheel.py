@@ -44,7 +44,7 @@ def build(library, output, *options):
     if importlib.util.find_spec("setuptools.command.bdist_wheel") is None:
         pytest.skip("setuptools is older than 70.1: run `make venv`")
     command = [sys.executable, ROOT / "packaging" / "wheel.py", "--library", library, "--output", output, *options]
-    zig = library.parents[1] / "zig-venv" / "bin" / "python"
+    zig = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target") / "zig-venv" / "bin" / "python"
     run(*command, "--zig", zig, env={**os.environ, "SOURCE_DATE_EPOCH": "1700000000"})
     (wheel,) = pathlib.Path(output).glob("*.whl")
     return wheel
