@@ -184,15 +184,16 @@ class Busy:
     """A thread that computes, and keeps the GIL for 30 s if it gets it."""
 
     def __enter__(self):
-        self.before, self.stop, self.rounds = sys.getswitchinterval(), False, 0
+        self.before, self.stop, self.rounds, self.go = sys.getswitchinterval(), False, 0, threading.Event()
         self.thread = threading.Thread(target=self._compute)
         self.thread.start()
-        while not self.rounds:
-            time.sleep(0.001)
-        sys.setswitchinterval(30)
+        time.sleep(0.01)  # it waits for `go`, most likely
+        sys.setswitchinterval(30)  # a thread that waits for the GIL asks for it after this time
+        self.go.set()
         return self
 
     def _compute(self):
+        self.go.wait()
         while not self.stop:
             self.rounds += 1
 
@@ -274,9 +275,12 @@ def test_sends_in_a_storm_of_handlers_that_raise(kv, manager, peer, ways, way):
                 sequence = result and result[0][0].sequence
             if call is not None:
                 interrupted += 1
-                result = call.result(10_000)
-                sequence = result if kind == 0 else result[1] if kind == 1 else result[0][0].sequence
-            if sequence is not None:
+                try:
+                    result = call.result(10_000)
+                    sequence = result if kind == 0 else result[1] if kind == 1 else result[0][0].sequence
+                except (kv.Timeout, kv.Stalled):
+                    sequence = None  # full, and interrupted before it waited
+            if sequence:
                 assert sequence not in sequences
                 sequences[sequence] = content
     total = kv.connection_info(conn)["accepted"]
