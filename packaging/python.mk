@@ -10,7 +10,7 @@ WHEEL_ZIG := $(TARGET)/zig-venv/bin/python
 .PHONY: wheel python-tools
 wheel: venv $(if $(or $(KVCONN_WHEEL_LIBRARY),$(WHEEL_RELEASES)),,lib) ## the wheel, into target/wheels: from `make release`, else for machines like this one
 	@for library in $(WHEEL_LIBRARIES); do \
-	    $(VENV)/bin/python packaging/wheel.py --library "$$library" --output $(WHEELS) --zig $(WHEEL_ZIG) --cc "$(CC)" || exit 1; done
+	    $(VENV)/bin/python packaging/wheel.py --library "$$library" --output $(WHEELS) --zig $(WHEEL_ZIG) --cc "$(CC)" $(WHEEL_OPTIONS) || exit 1; done
 
 # Type checkers, and the checkers of wheels. Tests that need one are skipped without it.
 test-python: python-tools

@@ -143,7 +143,7 @@ def main():
             fast = compile_fast(source, made / "_fast.abi3.so", machine, portable, zig, given.cc.split())
         tag, why = platform_tag([library, fast] if fast else [library])
         if why:
-            print(f"kvconn: the wheel is for machines like this one only: it {why}", file=sys.stderr)
+            print(f"kvconn: the wheel is not for every Linux: it {why}", file=sys.stderr)
         environment = {**os.environ, "KVCONN_WHEEL_LIBRARY": str(library), "KVCONN_WHEEL_PLATFORM": tag}
         environment |= {"SOURCE_DATE_EPOCH": epoch(), "PYTHONHASHSEED": "0"}
         environment.pop("KVCONN_WHEEL_FAST", None)

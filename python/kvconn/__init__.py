@@ -21,16 +21,21 @@ Errors
     Any send may raise Timeout, Stalled, ConnectFailed, PeerLost, Disconnected, NodeFailed and Limit, and
     with the id of a connection Evicted.
 
+Objects
+    Manager, Endpoint, Connection and Node hold an id and forward to the functions, which take the objects as well. Their
+    `timeout` is seconds. When such an object is garbage, nothing ends. Events and Failures are iterators that wait, and
+    Events is for `async for` too. kvconn.types has types for annotations, kvconn.zmq the exceptions of pyzmq.
+
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the
     scope of an Error. LOG_…: the levels of set_log. UNKNOWN: an unknown "acknowledged". DEFAULT: the process's manager.
     OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. STATUSES: {status: its exception}.
 
 Threads and signals
-    Every function may be called from any thread, and releases the GIL. Every wait lets Python's signal handlers run,
-    within 200 ms. If a handler returns, the call goes on and keeps its deadline. If a handler raises (Ctrl-C raises
-    KeyboardInterrupt), the exception comes out of the call at once. Its attribute `kvconn_call`, a Call, then says what
-    the call has done; without the attribute the call had not begun, and has done nothing.
+    Every function may be called from any thread. A call that waits releases the GIL. Every wait lets Python's signal
+    handlers run, within 200 ms. If a handler returns, the call goes on and keeps its deadline. If a handler raises
+    (Ctrl-C raises KeyboardInterrupt), the exception comes out of the call at once. Its attribute `kvconn_call`, a Call,
+    then says what the call has done; without the attribute the call had not begun, and has done nothing.
 
         except KeyboardInterrupt as stop:
             call = getattr(stop, "kvconn_call", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterable
 from types import TracebackType
@@ -142,6 +143,7 @@ def _not_written(info: ConnectionInfo) -> Timeout:
     """The Timeout of a close that has waited in vain."""
     given = _ffi.kvconn_error_t()
     given.status, given.scope, given.retriable, given.conn = -4, _ffi.SCOPE_PEER, 1, info["conn"]
+    given.os_errno = errno.ETIMEDOUT
     given.endpoint = info["endpoint"].encode()
     given.message = b"%d bytes were not written in time" % info["queued_bytes"]
     return Timeout(given)

@@ -7,6 +7,7 @@ import pickle
 
 import pytest
 
+from conftest import ROOT
 from sharing import canonical, kv, manager  # noqa: F401: fixtures are found by name
 
 FIELDS = {"status", "name", "os_errno", "scope", "retriable", "retry_after_ms", "conn", "endpoint", "message"}
@@ -56,6 +57,22 @@ def test_every_exception_is_copied(kv):
         given.conn, given.endpoint, given.message = 2**64 - 1, b"tcp://127.0.0.1:9", "why äöü".encode()
         error = kind(given)
         assert all(same(copied, error) for copied in copies(error))
+
+
+def test_every_exception_has_the_text_of_its_status(kv):
+    """docs/status.md is made from the library's table; the exceptions are written by hand, for type checkers."""
+    table = {}
+    for line in (ROOT / "docs" / "status.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split(" | ")]
+        if cells[0].strip(" `").startswith("KVCONN_"):
+            table[int(cells[1])] = cells[0].strip(" `"), cells[-2]  # the meaning stands before what to do
+    assert table.pop(0)[0] == "KVCONN_OK"
+    assert set(kv.STATUSES) == set(table)
+    for status, (name, meaning) in table.items():
+        kind = kv.STATUSES[status]
+        assert " ".join(kind.__doc__.split()) == f"{name} ({status}): {meaning}"
+        assert kind.__name__ == name.removeprefix("KVCONN_").title().replace("_", "")
+        assert getattr(kv, kind.__name__) is kind
 
 
 def test_fields_that_others_add_are_copied_as_well(kv, manager, peer):

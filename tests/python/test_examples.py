@@ -65,6 +65,22 @@ def test_the_quickstart_sends_one_message(example, peer, program):
     assert receiver.messages() == [[b"room", b"17"]]
 
 
+def test_the_objects_example_reports_its_events(lib, peer, nobody):
+    receiver = peer("--keep")
+    endpoint = address(receiver)
+    result = python_example("objects.py", endpoint)
+    assert (result.returncode, result.stderr) == (0, "")
+    accepted, ready = sorted(result.stdout.splitlines(), key=str.casefold)  # the event may come first
+    assert ready == f"READY {endpoint}" and re.fullmatch(rf"connection \d+ accepted message 1 for {endpoint}", accepted)
+    receiver.expect(1)
+    assert receiver.messages() == [[b"room", b"17"]]
+    result = python_example("objects.py", nobody)
+    assert result.returncode == 1 and set(result.stdout.splitlines()) <= {f"ENDED {nobody}: Connection refused"}
+    assert "prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: Connection refused" in result.stderr
+    result = python_example("objects.py")
+    assert (result.returncode, result.stderr[:20]) == (1, "usage: objects.py EN")
+
+
 @pytest.mark.parametrize("program", ["quickstart", "quickstart.py"])
 def test_the_quickstart_says_why_nothing_was_accepted(example, nobody, program):
     result = python_example(program, nobody) if program.endswith(".py") else run(example(program), nobody)
@@ -326,6 +342,34 @@ def test_the_guide_sends_to_many_ranks_in_python(lib, peer):
     kvconn.disconnect(conns[1])
     exec(block, names)
     assert names["failed"] == conns[1:]
+
+
+def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
+    import asyncio
+
+    import kvconn
+
+    receiver = peer("--keep")
+    names = {"kvconn": kvconn, "asyncio": asyncio, "endpoint": receiver.endpoint}
+    functions, objects, failures, asynchronous, errors = code_blocks("docs/python.md", "python")
+    exec(functions, names)
+    exec(objects, names)
+    receiver.expect(2)
+    with kvconn.Manager({"max_failures": 1}) as manager:
+        names["manager"] = manager
+        for name in ("first", "second"):
+            manager.open_node(name).track(len(name))
+            lost = kvconn._lib.kvconn_handle_failure(kvconn.node_find(name, manager), None, None, None)
+            assert lost == 0
+            if name == "first":
+                exec(failures, names)
+                exec(asynchronous, names)
+        asyncio.run(names["main"](manager))
+        names["stale_conn"] = manager.connections()[0]
+        names["stale_conn"].disconnect()
+        exec(errors, names)
+    assert capsys.readouterr().out == "first [5]\nsecond [6]\nTrue KVCONN_DISCONNECTED\n"
+    receiver.expect(3)
 
 
 def test_the_readme_is_short_and_in_order():

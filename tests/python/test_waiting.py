@@ -146,7 +146,7 @@ def test_async_for_waits_without_a_thread_and_without_polling(kv, manager, peer,
                 return seen
 
     assert run(main()) == [kv.EVENT_READY, kv.EVENT_DISCONNECTED]
-    assert 4 <= len(asks) < 10
+    assert 3 <= len(asks) < 10
 
 
 def test_the_event_loop_is_free_while_it_waits(kv, manager):
