@@ -34,7 +34,7 @@
 
 /* An attempt up to this size takes a few microseconds: it keeps the GIL. kvconn hands over messages of more than 128
  * frames in steps. */
-enum { MOST_BYTES = 10, MOST_FRAMES = 128 };
+enum { MOST_BYTES = 64 * 1024, MOST_FRAMES = 128 };
 
 /* Py_buffer. The stable ABI has it since Python 3.11, with the layout that it had before. */
 struct buffer {
