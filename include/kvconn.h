@@ -228,8 +228,10 @@
  * share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
  *
  * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
- * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
- * not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+ * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
+ * with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
+ * not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
+ * error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
  *
  * == Idle connections ==
  *
@@ -301,7 +303,8 @@ enum kvconn_status KVCONN_INT32 {
     /** It does not exist now: no connection to that endpoint, or no live node of that name. To do: Connect or open
      * it, if it should exist. */
     KVCONN_NOT_FOUND = -3,
-    /** The deadline passed first. A send was not accepted; a dial goes on. To do: Try again, or treat the peer as
+    /** The deadline passed first; for a send, also that of an earlier send with at least this timeout, with no
+     * progress since. A send was not accepted; a dial goes on. To do: Try again after a pause, or treat the peer as
      * slow. */
     KVCONN_TIMEOUT = -4,
     /** The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had
@@ -643,8 +646,10 @@ kvconn_status_t kvconn_find(kvconn_manager_t m, const char *endpoint, kvconn_con
  *
  *     KVCONN_OK             the message is accepted. It is queued after this thread's earlier messages.
  *     KVCONN_INVALID        there is no frame, or too many, or a frame's data is NULL and its size is not 0.
- *     KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
- *     KVCONN_STALLED        the connection is full and made no progress for at least timeout_ms. Never with timeout 0.
+ *     KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; or another send has waited
+ *                           so long before, and nothing has moved since. This call did not wait then.
+ *     KVCONN_STALLED        the connection is full, and nothing has moved for at least timeout_ms; or it has been
+ *                           CONNECTING for so long. The call did not wait longer. Never with timeout 0.
  *     KVCONN_CONNECT_FAILED the dial failed.
  *     KVCONN_PEER_LOST      the peer is gone.
  *     KVCONN_DISCONNECTED   this process ended the connection, before or during the call.

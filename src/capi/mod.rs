@@ -227,8 +227,10 @@
 //! share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
 //!
 //! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
-//! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
-//! not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+//! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
+//! with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
+//! not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
+//! error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! ## Idle connections
 //!
