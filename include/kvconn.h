@@ -46,7 +46,7 @@
  *                    kvconn_node_report_health     report a health probe; some failures in a row fail the node
  *                    kvconn_node_find              find the live node of a name
  *                    kvconn_node_info              state and counts of a node
- *     Failures       kvconn_take_failure           take a failure report that no call returned
+ *     Failures       kvconn_take_failure           wait for a failure report that no call returned
  *                    kvconn_failure_node, kvconn_failure_name, kvconn_failure_reason, kvconn_failure_time_ms
  *                    kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
  *                    kvconn_failure_requests, kvconn_failure_free                read a report, and free it
@@ -960,9 +960,9 @@ kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node, uint64_t request
  * A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
  * option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
  * and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
- * place for it, or no call caused the failure, kvconn_take_failure returns it: look there after each event NODE_FAILED
- * whose conn is 0 (it may return NULL, if a call has returned the report). A report is never dropped and never changes;
- * several threads may read it. Functions that take a report and return no status accept NULL.
+ * place for it, or no call caused the failure, kvconn_take_failure returns it: let a thread wait there, or look there
+ * after each event NODE_FAILED whose conn is 0 (a call may have returned the report). A report is never dropped and
+ * never changes; several threads may read it. Functions that take a report and return no status accept NULL.
  */
 
 /** A report of a node's failure. Free it with kvconn_failure_free. */
@@ -1002,11 +1002,15 @@ kvconn_status_t kvconn_handle_failure(kvconn_node_t node, const char *reason, kv
 kvconn_status_t kvconn_node_report_health(kvconn_node_t node, int32_t healthy, const char *reason,
                                           kvconn_failure_t **failure, kvconn_error_t *error);
 
-/** Takes the oldest failure report that no call has returned yet. Does not wait.
- * @param[out] failure the report; NULL if there is none, or if a call has returned it. Free it with kvconn_failure_free.
- * @retval KVCONN_OK the report is the caller's, or there is none. */
+/** Takes the oldest failure report that no call has returned yet, and waits for one if there is none. Several threads
+ * may call it; each report goes to one of them.
+ * @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): as long as it takes.
+ * @param[out] failure the report; NULL if none came in time. Free it with kvconn_failure_free.
+ * @retval KVCONN_OK    the report is the caller's, or none came in time.
+ * @retval KVCONN_STALE also: the manager was destroyed during the call. */
 KVCONN_NODISCARD
-kvconn_status_t kvconn_take_failure(kvconn_manager_t m, kvconn_failure_t **failure, kvconn_error_t *error);
+kvconn_status_t kvconn_take_failure(kvconn_manager_t m, int64_t timeout_ms, kvconn_failure_t **failure,
+                                    kvconn_error_t *error);
 
 /** @return the node that failed; 0 for NULL. */
 kvconn_node_t kvconn_failure_node(const kvconn_failure_t *failure);

@@ -210,7 +210,7 @@ FUNCTIONS = {
     "kvconn_node_untrack_request": (status_t, [node_t, c_uint64, POINTER(c_int32), _error]),
     "kvconn_handle_failure": (status_t, [node_t, c_char_p, POINTER(failure_p), _error]),
     "kvconn_node_report_health": (status_t, [node_t, c_int32, c_char_p, POINTER(failure_p), _error]),
-    "kvconn_take_failure": (status_t, [manager_t, POINTER(failure_p), _error]),
+    "kvconn_take_failure": (status_t, [manager_t, c_int64, POINTER(failure_p), _error]),
     "kvconn_failure_node": (node_t, [failure_p]),
     "kvconn_failure_name": (c_char_p, [failure_p]),
     "kvconn_failure_reason": (c_char_p, [failure_p]),

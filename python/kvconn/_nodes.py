@@ -1,14 +1,16 @@
 """Nodes and their failures: the thin functions of those chapters of the header."""
 
 import ctypes
+import math
+import time
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _check, _ffi
+from . import _calls, _check, _ffi
 from ._brief import brief
 from ._calls import Call, Options, fields, get, lib, run
-from ._check import text, uint64
-from ._ffi import DEFAULT
+from ._check import text, timeout, uint64
+from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
 
 @brief
@@ -49,10 +51,10 @@ class Failure(NamedTuple):
     requests: list
 
 
-def _report(name, head, again):
+def _report(name, head, again, timeout_ms=None):
     """Makes a call that may give a report; the Failure, or None."""
     report = _ffi.failure_p()
-    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again), timeout_ms)
 
 
 class _Reporting(Call):
@@ -165,7 +167,17 @@ def _reason(reason):
     return None if reason is None else text("reason", reason)
 
 
-def take_failure(manager=DEFAULT):
-    """The oldest Failure of a manager that no call has returned yet, or None. Does not wait."""
-    manager = _check.manager(manager)
-    return _report("kvconn_take_failure", (manager,), ("failure in", manager))
+def take_failure(timeout_ms=0, manager=DEFAULT):
+    """The oldest Failure of a manager that no call has returned yet, or None when none came within timeout_ms (by
+    default it does not wait). DEFAULT_TIMEOUT waits as long as it takes. Raises Stale when the manager is destroyed.
+    """
+    manager, timeout_ms = _check.manager(manager), timeout("timeout_ms", timeout_ms)
+    until = math.inf if timeout_ms == DEFAULT_TIMEOUT else time.monotonic() + timeout_ms / 1000
+    while True:
+        part = timeout_ms
+        if _calls.goes_aside(timeout_ms):
+            # Slices, so that no call goes on without its caller and takes a report meanwhile.
+            part = min(max(until - time.monotonic(), 0) * 1000, _calls.SLICE_MS)
+        failure = _report("kvconn_take_failure", (manager,), ("failure in", manager), math.ceil(part))
+        if failure is not None or time.monotonic() >= until:
+            return failure

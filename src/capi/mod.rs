@@ -40,7 +40,7 @@
 //!                kvconn_node_report_health     report a health probe; some failures in a row fail the node
 //!                kvconn_node_find              find the live node of a name
 //!                kvconn_node_info              state and counts of a node
-//! Failures       kvconn_take_failure           take a failure report that no call returned
+//! Failures       kvconn_take_failure           wait for a failure report that no call returned
 //!                kvconn_failure_node, kvconn_failure_name, kvconn_failure_reason, kvconn_failure_time_ms
 //!                kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
 //!                kvconn_failure_requests, kvconn_failure_free                read a report, and free it

@@ -412,7 +412,8 @@ impl ConnectionInner {
     /// that waited by then goes on: it has a deadline of its own. In whole milliseconds, because kvconn_send_to takes
     /// from its timeout what finding the connection took.
     fn has_waited_in_vain(&self, timeout: Duration, begun: Instant) -> bool {
-        self.ran_out.is_some_and(|(longest, at)| begun >= at && timeout.as_millis() <= longest.as_nanos().div_ceil(1_000_000))
+        self.ran_out
+            .is_some_and(|(longest, at)| begun >= at && timeout.as_millis() <= longest.as_nanos().div_ceil(1_000_000))
     }
 
     /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's
@@ -459,7 +460,8 @@ impl ConnectionInner {
             self.refresh();
             if let Some((longest, at)) = self.ran_out {
                 let (longest, ago) = (longest.as_millis(), at.elapsed().as_millis());
-                let text = format!("no room within the {longest} ms of a send before, and no progress in {ago} ms since");
+                let text =
+                    format!("no room within the {longest} ms of a send before, and no progress in {ago} ms since");
                 return over(Status::Timeout, format!("{text}; not waited again, not accepted"));
             }
         }

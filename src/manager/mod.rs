@@ -45,6 +45,8 @@ pub struct Manager {
     fenced: Condvar,
     /// Signalled when the sockets of an endpoint were made (see `flight.rs`). Goes with `sets`.
     landed: Condvar,
+    /// Signalled when a failure report is left to be taken, and when the manager closes. Goes with `sets`.
+    reported: Condvar,
     /// Signalled when libzmq has closed the last socket of a connection. Leaf lock.
     closed_signal: (Mutex<()>, Condvar),
     events: Arc<Events>,
@@ -84,6 +86,7 @@ impl Manager {
             }),
             fenced: Condvar::new(),
             landed: Condvar::new(),
+            reported: Condvar::new(),
             counts: Counts::default(),
             closed_signal: (Mutex::new(()), Condvar::new()),
         })
@@ -120,8 +123,12 @@ impl Manager {
     /// The lock, if the manager still takes changes.
     fn open_sets(&self) -> Result<MutexGuard<'_, Sets>> {
         let sets = self.sets.lock();
+        self.check_open(&sets).map(|()| sets)
+    }
+
+    fn check_open(&self, sets: &Sets) -> Result<()> {
         match sets.closed {
-            None => Ok(sets),
+            None => Ok(()),
             Some(status) => Err(Error::new(status, format!("manager {} is closed", self.id))),
         }
     }
@@ -186,7 +193,7 @@ impl Manager {
             for node in sets.nodes.endpoint_lost(conn.endpoint(), policy) {
                 let reason = format!("node_loss: {} was lost", conn.endpoint());
                 if let Ok(failure) = self.fail_node(&mut sets, node, &reason, &mut woken) {
-                    sets.nodes.leave_failure(failure);
+                    self.leave(&mut sets, failure);
                 }
             }
         }
@@ -261,6 +268,7 @@ impl Manager {
     pub(crate) fn begin_shutdown(&self) -> Vec<Arc<Connection>> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Shutdown);
+        self.reported.notify_all();
         let conns = self.drain(sets, Status::Shutdown, "kvconn_shutdown was called");
         self.events.close();
         conns
@@ -327,6 +335,7 @@ impl Manager {
     pub(crate) fn destroy(&self, deadline: Instant) -> Result<()> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Stale);
+        self.reported.notify_all();
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_manager_destroy");
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let mut woken = Vec::new();

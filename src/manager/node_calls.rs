@@ -1,7 +1,7 @@
 //! A manager's nodes: their endpoints, requests, health and failure.
 
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
@@ -14,6 +14,7 @@ use crate::manager::cache::Fence;
 use crate::manager::nodes::{Failure, NodeInfo, check_name};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach};
+use crate::timeout::Timeout;
 
 /// What a caller does after a failure.
 const NEXT_STEP: &str = "open it again and register its endpoints in the new life";
@@ -143,12 +144,38 @@ impl Manager {
 
     /// Keeps a report that could not be handed to its caller. `take_failure` returns it.
     pub fn leave_failure(&self, failure: Failure) {
-        self.sets().nodes.leave_failure(failure);
+        self.leave(&mut self.sets(), failure);
+    }
+
+    /// The same under the global lock. Wakes a thread that waits for a report.
+    pub(super) fn leave(&self, sets: &mut Sets, failure: Failure) {
+        sets.nodes.leave_failure(failure);
+        self.reported.notify_one();
     }
 
     /// The oldest report that was not taken yet.
     pub fn take_failure(&self) -> Option<Failure> {
         self.sets().nodes.take_failure()
+    }
+
+    /// The same. Waits for one until the timeout; the default is as long as it takes. Several threads may wait; each
+    /// report goes to one of them. STALE or SHUTDOWN when the manager is closed meanwhile.
+    pub fn wait_for_failure(&self, timeout: Timeout) -> Result<Option<Failure>> {
+        /// Nobody waits longer.
+        const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
+        let deadline = Instant::now() + timeout.or(YEAR);
+        let mut sets = self.sets();
+        loop {
+            // First: a thread that was woken for a report takes it, even if its time is over by then.
+            if let Some(failure) = sets.nodes.take_failure() {
+                return Ok(Some(failure));
+            }
+            self.check_open(&sets)?;
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            self.reported.wait_until(&mut sets, deadline);
+        }
     }
 
     /// The step itself, under the global lock.

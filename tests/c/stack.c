@@ -70,7 +70,7 @@ static void lose_the_peer(kvconn_node_t node) {
     EXPECT(KVCONN_OK, kvconn_failure_requests(failure, &request, 1, &count, &error));
     CHECK(count == 1 && request == 17);
     kvconn_failure_free(failure);
-    EXPECT(KVCONN_OK, kvconn_take_failure(KVCONN_DEFAULT, &failure, &error));
+    EXPECT(KVCONN_OK, kvconn_take_failure(KVCONN_DEFAULT, 0, &failure, &error));
     EXPECT(KVCONN_OK, kvconn_disconnect_endpoint(KVCONN_DEFAULT, "tcp://127.0.0.1:1", &error));
     EXPECT(KVCONN_OK, kvconn_disconnect_all(KVCONN_DEFAULT, LONG_MS, &error));
     EXPECT(KVCONN_OK, kvconn_set_log(NULL, NULL, KVCONN_LOG_OFF, &error));

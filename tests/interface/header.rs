@@ -222,7 +222,7 @@ fn warnings(name: &str, program: &str, standard: &str) -> String {
 #[test]
 fn an_ignored_result_is_a_warning_where_that_is_a_mistake() {
     let program = "#include \"kvconn.h\"\nvoid f(void) {\n    kvconn_send(1, 0, 0, 0, 0, 0);\n    kvconn_flush(1, 0, 0, 0, 0);\n    \
-                   kvconn_next_event(0, 0, 0, 0);\n    kvconn_take_failure(0, 0, 0);\n    \
+                   kvconn_next_event(0, 0, 0, 0);\n    kvconn_take_failure(0, 0, 0, 0);\n    \
                    kvconn_node_untrack_request(1, 0, 0, 0);\n    kvconn_disconnect(1, 0);\n}\n";
     for standard in ["-std=c11", "-std=c2x"] {
         let said = warnings("ignored", program, standard);

@@ -8,3 +8,4 @@ mod failures;
 mod lives;
 mod node_loss;
 mod registration;
+mod taking_reports;

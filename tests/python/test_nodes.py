@@ -1,6 +1,7 @@
 """Nodes and their failures through ctypes, against pyzmq PULL sockets in other processes."""
 
 import select
+import threading
 import time
 
 import pytest
@@ -73,7 +74,7 @@ def test_bad_probes_in_a_row_fail_a_node(kv, manager):
     assert kv.node_report_health(node, False) is None
     failure = kv.node_report_health(node, False, "no answer")
     assert failure.requests == [1] and "no answer" in failure.reason
-    assert kv.take_failure(manager) is None, "given out once already"
+    assert kv.take_failure(manager=manager) is None, "given out once already"
 
 
 def test_a_report_without_a_place_is_kept(kv, manager):
@@ -86,9 +87,9 @@ def test_a_report_without_a_place_is_kept(kv, manager):
     for node in nodes:
         kv.node_track_request(node, node)
         assert library.kvconn_node_report_health(node, 0, None, None, None) == 0
-    taken = [kv.take_failure(manager) for _ in nodes]
+    taken = [kv.take_failure(manager=manager) for _ in nodes]
     assert [(f.node, f.requests) for f in taken] == [(node, [node]) for node in nodes]
-    assert kv.take_failure(manager) is None
+    assert kv.take_failure(manager=manager) is None
     kinds = []
     while event := kv.next_event(0, manager):
         kinds.append(event["kind"])
@@ -110,7 +111,7 @@ def test_a_lost_peer_fails_its_node_when_told_to(kv, manager, peer):
         kinds.append(event["kind"])
     assert kinds == [kv.EVENT_READY, kv.EVENT_PEER_LOST, kv.EVENT_NODE_FAILED]
     assert (event["node"], event["node_name"], event["count"]) == (node, "n", 1)
-    failure = kv.take_failure(manager)
+    failure = kv.take_failure(manager=manager)
     assert (failure.node, failure.requests) == (node, [42])
     with pytest.raises(kv.PeerLost):
         kv.send(conn, [b"x"])
@@ -162,3 +163,46 @@ def test_a_change_of_role_sends_what_was_accepted_and_starts_afresh(kv, manager,
         kv.send_to(rank.endpoint, [b"x"], manager=manager)
     kv.send(kv.connect(rank.endpoint, wait_ms=5000, manager=manager), [b"new role"])
     rank.expect(2)
+
+
+def test_a_wait_for_a_report_ends_with_it_or_in_time(kv, manager):
+    begun = time.monotonic()
+    assert kv.take_failure(450, manager) is None
+    assert 0.45 <= time.monotonic() - begun < 2
+    node, _ = kv.node_open("n", manager)
+    kv.node_track_request(node, 7)
+
+    def fail():
+        assert kv._lib.kvconn_handle_failure(node, None, None, None) == 0
+
+    for wait in (lambda: kv.take_failure(20_000, manager), lambda: kv.take_failure(kv.DEFAULT_TIMEOUT, manager)):
+        timer = threading.Timer(0.5, fail)
+        timer.start()
+        assert wait().requests == [7]
+        timer.join()
+        node, _ = kv.node_open("n", manager)
+        kv.node_track_request(node, 7)
+    with pytest.raises(kv.Invalid):
+        kv.take_failure(-2, manager)
+
+
+@pytest.mark.parametrize("main", [True, False])
+def test_the_managers_end_ends_a_wait_for_a_report(kv, main):
+    mine = kv.manager_create()
+    timer = threading.Timer(0.5, lambda: kv.manager_destroy(mine))
+    timer.start()
+    outcome = []
+
+    def wait():
+        with pytest.raises(kv.Stale):
+            kv.take_failure(kv.DEFAULT_TIMEOUT, mine)
+        outcome.append("stale")
+
+    if main:
+        wait()
+    else:
+        thread = threading.Thread(target=wait)
+        thread.start()
+        thread.join(20)
+    timer.join()
+    assert outcome == ["stale"]
