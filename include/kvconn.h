@@ -61,7 +61,7 @@
  *                    kvconn_dump                   describe everything from a debugger
  *                    kvconn_set_log                send the log to a function
  *     Library        kvconn_version, kvconn_abi_version, kvconn_has                   what was loaded
- *                    kvconn_status_name, kvconn_strerror                              the name and the meaning of a status
+ *                    kvconn_status_name, kvconn_strerror, kvconn_status_errno         name, meaning and errno of a status
  *
  * == Example ==
  *
@@ -374,7 +374,8 @@ typedef uint64_t kvconn_node_t;
 typedef struct kvconn_error_t {
     uint32_t struct_size; /**< sizeof(kvconn_error_t), set by the caller. */
     kvconn_status_t status; /**< The status that the call returned. */
-    int32_t os_errno; /**< The operating system's errno, or 0. */
+    /** The operating system's errno, or else that of the status (kvconn_status_errno). Never 0 in an error. */
+    int32_t os_errno;
     kvconn_scope_t scope; /**< What is affected. */
     /** 1 if the same endpoint may be tried again without a change by the caller, else 0. A call with the id of an ended
      * connection never succeeds: get a new id with kvconn_connect. */
@@ -416,6 +417,12 @@ int32_t kvconn_has(const char *feature);
  * @param status any number.
  * @return a static text; "unknown status" if the number is not a status. */
 const char *kvconn_strerror(kvconn_status_t status);
+
+/** The errno of a status, for code that knows errnos only; docs/status.md lists them. A kvconn_error_t has it as its
+ * os_errno if the operating system has given none.
+ * @param status any number.
+ * @return the errno; 0 for KVCONN_OK and for a number that is not a status. */
+int32_t kvconn_status_errno(kvconn_status_t status);
 
 /** The name of a status as in this header, such as "KVCONN_TIMEOUT".
  * @param status any number.

@@ -55,7 +55,7 @@
 //!                kvconn_dump                   describe everything from a debugger
 //!                kvconn_set_log                send the log to a function
 //! Library        kvconn_version, kvconn_abi_version, kvconn_has                   what was loaded
-//!                kvconn_status_name, kvconn_strerror                              the name and the meaning of a status
+//!                kvconn_status_name, kvconn_strerror, kvconn_status_errno         name, meaning and errno of a status
 //! ```
 //!
 //! ## Example

@@ -17,8 +17,10 @@ pub(crate) fn document() -> String {
          * **scope**: what is affected: this call only (CALL), this endpoint (PEER), everything that this life of the node owned\n  \
            (NODE), or the whole process (PROCESS).\n\
          * **retriable**: the same endpoint may be tried again without a change by the caller. A call with the id of an ended\n  \
-           connection never succeeds: get a new id with `kvconn_connect` (marked \"yes, with a new id\").\n\n\
-         | name | number | scope | retriable | meaning | what to do |\n| --- | --- | --- | --- | --- | --- |\n",
+           connection never succeeds: get a new id with `kvconn_connect` (marked \"yes, with a new id\").\n\
+         * **errno**: the `os_errno` of an error for which the operating system has given no errno of its own (`kvconn_status_errno`).\n  \
+           So `os_errno` is never 0 in an error. Look at the status first: the same errno stands for several.\n\n\
+         | name | number | scope | retriable | errno | meaning | what to do |\n| --- | --- | --- | --- | --- | --- | --- |\n",
     );
     for row in STATUSES {
         let ended = matches!(row.status, Status::ConnectFailed | Status::PeerLost | Status::Evicted);
@@ -28,7 +30,8 @@ pub(crate) fn document() -> String {
             (false, _) => "no",
         };
         let (name, number, scope) = (row.name, row.status as i32, row.scope.name());
-        let _ = writeln!(out, "| `{name}` | {number} | {scope} | {retriable} | {} | {} |", row.meaning, row.what_to_do);
+        let (errno, meaning, what_to_do) = (row.errno.1, row.meaning, row.what_to_do);
+        let _ = writeln!(out, "| `{name}` | {number} | {scope} | {retriable} | {errno} | {meaning} | {what_to_do} |");
     }
     out
 }

@@ -152,6 +152,9 @@ static void check_error(const kvconn_error_t *error, kvconn_status_t status) {
     if ((status == KVCONN_OK) != (error->scope == KVCONN_SCOPE_NONE)) {
         wrong("scope", error->scope);
     }
+    if ((status == KVCONN_OK) != (error->os_errno == 0) || (status == KVCONN_OK) != (kvconn_status_errno(status) == 0)) {
+        wrong("an error without an errno, or an errno without an error", error->os_errno);
+    }
     if (error->retriable != 0 && error->retriable != 1) {
         wrong("retriable", error->retriable);
     }
