@@ -30,6 +30,7 @@
  *                    kvconn_send_packed            kvconn_send with all frames in one buffer
  *                    kvconn_send_packed_to         kvconn_send_to with all frames in one buffer
  *                    kvconn_send_batch             one message to each of many connections, under one deadline
+ *                    kvconn_send_batch_packed      kvconn_send_batch with flat arrays and one buffer
  *                    kvconn_send_owned             send without copying
  *                    kvconn_wait_released          wait until the buffers of kvconn_send_owned are free again
  *                    kvconn_flush                  wait until messages are acknowledged
@@ -120,7 +121,7 @@
  * last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
  * half-done, and the out-parameters are zero. There are three exceptions:
  *
- * - KVCONN_PARTIAL of kvconn_send_batch: some items were accepted.
+ * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
  * - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.
@@ -794,6 +795,27 @@ typedef struct kvconn_batch_item_t {
  * @retval KVCONN_PARTIAL at least one item failed, with a status that kvconn_send returns. The others are accepted. */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items, size_t count, int64_t timeout_ms, kvconn_error_t *error);
+
+/** Like kvconn_send_batch, with flat arrays instead of structs, and all frames of all messages one after the other in
+ * one buffer. This is easier and faster to call from other languages. A skipped message keeps its place in sizes and
+ * buffer, so that the failed ones are sent again by setting the conns of the others to 0.
+ * @param conns          the connection of each message; 0 skips it. May be NULL if count is 0, as all arrays.
+ * @param frame_counts   how many frames each message has: 1 to KVCONN_MAX_FRAMES.
+ * @param count          how many messages: 0 to KVCONN_MAX_BATCH.
+ * @param buffer         the bytes of all frames; may be NULL if all sizes are 0.
+ * @param sizes          the size of each frame in bytes: those of the first message, then those of the second ...
+ * @param timeout_ms     as for kvconn_send_batch.
+ * @param[out] sequences each message's number on its connection, or 0; may be NULL.
+ * @param[out] statuses  KVCONN_OK for each message that is accepted or skipped, else why not; if the whole call fails,
+ *     its status. May be NULL.
+ * @param error          as for kvconn_send_batch.
+ * @retval KVCONN_OK      every message is accepted or skipped.
+ * @retval KVCONN_INVALID an array is NULL, or count, a frame count or timeout_ms is out of range. No message was sent.
+ * @retval KVCONN_PARTIAL at least one message failed, with a status that kvconn_send returns. The others are accepted. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_send_batch_packed(const kvconn_conn_t *conns, const uint32_t *frame_counts, size_t count,
+                                         const void *buffer, const uint32_t *sizes, int64_t timeout_ms,
+                                         uint64_t *sequences, kvconn_status_t *statuses, kvconn_error_t *error);
 
 /* == Owned buffers ====================================================================================================
  *

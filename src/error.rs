@@ -227,6 +227,16 @@ impl Error {
         Error::new(Status::Limit, message)
     }
 
+    /// OK if all of `what` succeeded, or PARTIAL with the first that failed in its text.
+    pub fn partial<T>(what: &str, results: &[Result<T>]) -> Result<()> {
+        let mut failed = results.iter().enumerate().filter_map(|(place, result)| Some((place, result.as_ref().err()?)));
+        let Some((place, first)) = failed.next() else { return Ok(()) };
+        let (count, all) = (1 + failed.count(), results.len());
+        let text =
+            format!("{count} of {all} {what} failed; {what}[{place}]: {}: {}", first.status.name(), first.message);
+        Err(Error { status: Status::Partial, message: text, retry_after: None, ..first.clone() })
+    }
+
     /// The same error, about this connection.
     pub fn about(mut self, conn: ConnId) -> Error {
         self.conn = conn;

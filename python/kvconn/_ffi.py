@@ -163,6 +163,7 @@ _error = POINTER(kvconn_error_t)
 _endpoints = POINTER(c_char_p)
 _frames = POINTER(kvconn_frame_t)
 _sizes = POINTER(c_uint32)
+_conns = POINTER(conn_t)
 
 FUNCTIONS = {
     "kvconn_version": (c_char_p, []),
@@ -197,6 +198,10 @@ FUNCTIONS = {
     ),
     "kvconn_flush": (status_t, [conn_t, c_uint64, c_int64, POINTER(c_uint64), _error]),
     "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
+    "kvconn_send_batch_packed": (
+        status_t,
+        [_conns, _sizes, c_size_t, c_void_p, _sizes, c_int64, POINTER(c_uint64), POINTER(status_t), _error],
+    ),
     "kvconn_send_owned": (
         status_t,
         [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],

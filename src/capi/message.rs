@@ -50,7 +50,7 @@ pub struct kvconn_frame_t {
 ///
 /// # Safety
 /// `start` is NULL, or may be read for `size` bytes for the life `'a`.
-unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize) -> Result<&'a [u8]> {
+pub(super) unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize) -> Result<&'a [u8]> {
     if size == 0 {
         Ok(&[])
     } else if start.is_null() {

@@ -24,6 +24,7 @@
 //!                kvconn_send_packed            kvconn_send with all frames in one buffer
 //!                kvconn_send_packed_to         kvconn_send_to with all frames in one buffer
 //!                kvconn_send_batch             one message to each of many connections, under one deadline
+//!                kvconn_send_batch_packed      kvconn_send_batch with flat arrays and one buffer
 //!                kvconn_send_owned             send without copying
 //!                kvconn_wait_released          wait until the buffers of kvconn_send_owned are free again
 //!                kvconn_flush                  wait until messages are acknowledged
@@ -117,7 +118,7 @@
 //! last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
 //! half-done, and the out-parameters are zero. There are three exceptions:
 //!
-//! - KVCONN_PARTIAL of kvconn_send_batch: some items were accepted.
+//! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
 //! - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
 //! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
 //!   some message was not acknowledged, or some socket not closed, in time.

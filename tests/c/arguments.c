@@ -14,6 +14,8 @@ static void without_any_pointer(void) {
     EXPECT(KVCONN_INVALID, kvconn_find(KVCONN_DEFAULT, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_send_to(KVCONN_DEFAULT, NULL, NULL, 1, 0, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_send_packed_to(KVCONN_DEFAULT, NULL, NULL, NULL, 1, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_INVALID, kvconn_send_batch_packed(NULL, NULL, 1, NULL, NULL, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_OK, kvconn_send_batch_packed(NULL, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_open(KVCONN_DEFAULT, NULL, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_find(KVCONN_DEFAULT, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_info(1, NULL, NULL));

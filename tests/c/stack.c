@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-enum { LONG_MS = 10000, MESSAGES = 6, STACK_KIB = 64 };
+enum { LONG_MS = 10000, MESSAGES = 7, STACK_KIB = 64 };
 
 static peer_t peer;
 static char text[1 << 16]; /* not on the stack that is measured */
@@ -25,6 +25,10 @@ static void send_in_every_way(kvconn_conn_t conn) {
     EXPECT(KVCONN_OK, kvconn_send_packed_to(KVCONN_DEFAULT, peer.endpoint, "room17", sizes, 2, LONG_MS, &by, &sequence, &error));
     kvconn_batch_item_t item = {conn, frames, 2, 0, 0, 0};
     EXPECT(KVCONN_OK, kvconn_send_batch(&item, 1, LONG_MS, &error));
+    const uint32_t frame_count = 2;
+    kvconn_status_t status = KVCONN_INTERNAL;
+    EXPECT(KVCONN_OK, kvconn_send_batch_packed(&conn, &frame_count, 1, "room17", sizes, LONG_MS, &sequence, &status, &error));
+    CHECK(status == KVCONN_OK && sequence == MESSAGES - 1);
     EXPECT(KVCONN_OK, kvconn_send_owned(conn, frames, 2, LONG_MS, NULL, NULL, &sequence, &error));
     CHECK(by == conn && sequence == MESSAGES);
     EXPECT(KVCONN_OK, kvconn_flush(conn, 0, LONG_MS, &sequence, &error));

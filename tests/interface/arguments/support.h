@@ -10,6 +10,7 @@
 
 static const char *peer;         // a PULL socket in another process
 static const char *now = "";     // the case that runs
+static const char *said = "";    // the text of its error
 static int failed;               // how many cases went wrong
 static int over;                 // after kvconn_shutdown
 static char text_64k[1 << 16];   // one long text
@@ -18,7 +19,7 @@ static _Alignas(16) char bytes[1 << 16];
 
 static void wrong(const char *what, long long value) {
     failed++;
-    printf("WRONG %s: %s (%lld)\n", now, what, value);
+    printf("WRONG %s: %s (%lld) %s\n", now, what, value, said);
 }
 
 static void begin(const char *name) {
@@ -91,6 +92,12 @@ static kvconn_batch_item_t *good_items(void) {
     static kvconn_batch_item_t items[1];
     items[0] = (kvconn_batch_item_t){good_conn(), good_frames, 2, 0, 0, 0};
     return items;
+}
+
+static const kvconn_conn_t *good_conns(void) {
+    static kvconn_conn_t conns[1];
+    conns[0] = good_conn();
+    return conns;
 }
 
 static const uint32_t good_sizes[] = {4, 0};
