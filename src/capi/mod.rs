@@ -210,13 +210,16 @@
 //! never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
 //!   CONNECT_FAILED, EVICTED,
 //!   kvconn_disconnect
-//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
-//!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
-//!   kvconn_node_remove_endpoints,                                                also by kvconn_node_connect
-//!   kvconn_node_set_endpoints                                                    and kvconn_node_set_endpoints
-//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
-//!                                                                                  in a live node, nothing else
+//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect, registration
+//!   kvconn_disconnect_all,
+//!   kvconn_node_remove_endpoints,
+//!   kvconn_node_set_endpoints
+//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   registration in a live node,
+//!                                                                                  nothing else
 //! ```
+//!
+//! Registration is kvconn_node_add_endpoints or kvconn_node_connect; kvconn_node_set_endpoints, for what the node does
+//! not own yet.
 //!
 //! Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
 //! A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
