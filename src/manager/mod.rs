@@ -90,7 +90,7 @@ impl Manager {
             fenced: Condvar::new(),
             landed: Condvar::new(),
             reported: Condvar::new(),
-            settled: (Mutex::default(), Condvar::new()),
+            settled: (Mutex::new(node_connect::Settled::default()), Condvar::new()),
             counts: Counts::default(),
             closed_signal: (Mutex::new(()), Condvar::new()),
         })

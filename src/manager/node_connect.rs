@@ -154,7 +154,12 @@ impl Manager {
                         until = now + error.retry_after.unwrap_or_default() + Duration::from_millis(1);
                     }
                     Err(error) => rank.dial = Dial::Done(Err(error)),
-                    Ok(()) => rank.dial = obtain(&rank.endpoint, deadline),
+                    Ok(()) => {
+                        rank.dial = obtain(&rank.endpoint, deadline);
+                        if let Dial::Waiting(_) = rank.dial {
+                            until = now + Duration::from_millis(1);
+                        }
+                    }
                 }
             }
             if !matches!(rank.dial, Dial::Done(_)) {

@@ -1,7 +1,6 @@
 //! All ranks of a node at once: connecting them under one deadline, and following what a discovery says.
 
 use std::collections::BTreeSet;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -228,9 +227,6 @@ fn a_discovery_that_is_refused_changes_nothing() {
     let conn = engine.ready_with(peer.endpoint(), &[("send_hwm", "7")]);
     let set = |all: &[&str], settings: &[(&str, &str)]| engine.node_set_endpoints(node, all, Some(&options(settings)));
     let untouched = |what: &str| {
-        let failed: Vec<bool> =
-            ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"].map(|at| engine.send_to(at, &[b"x"], ms(0)).is_err()).into();
-        assert_eq!(failed.len(), 2);
         assert_eq!(engine.node_info(node).expect("live").endpoints, 2, "{what}");
         for endpoint in ["tcp://127.0.0.1:1", "tcp://127.0.0.1:2"] {
             let status = status_of(&engine.send_to(endpoint, &[b"x"], ms(0)));
@@ -276,7 +272,7 @@ fn discovery_and_connecting_beside_failures_leave_nothing_behind_stress() {
     }
     const RANKS: usize = 6;
     let peer = Peer::with(PeerOptions { endpoints: RANKS, log: false, ..PeerOptions::default() });
-    let engine = Arc::new(Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]));
+    let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
     let ranks: Vec<&str> = peer.endpoints().iter().map(String::as_str).collect();
     let stop = AtomicBool::new(false);
     let known = [Status::NodeFailed, Status::NotFound];
@@ -292,9 +288,11 @@ fn discovery_and_connecting_beside_failures_leave_nothing_behind_stress() {
     };
     let connector = || {
         while !stop.load(Ordering::Relaxed) {
-            let call = |node| engine.node_connect(node, &[], None, after(ms(20)));
-            if let Err(error) = engine.node_find("n").and_then(call) {
-                assert!(known.contains(&error.status), "{error:?}");
+            for half in halves {
+                let call = |node| engine.node_connect(node, half, None, after(ms(5)));
+                if let Err(error) = engine.node_find("n").and_then(call) {
+                    assert!(known.contains(&error.status), "{error:?}");
+                }
             }
             for rank in &ranks {
                 // Fenced or not: never a connection to an endpoint that no node owns, once the node has failed.
