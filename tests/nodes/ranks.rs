@@ -4,8 +4,8 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::common::engine::{SetOnDrop, after, canonical, connection, options, refused, status_of, waiting_senders};
 use crate::common::engine::{LARGE, narrow_peer, own_address};
+use crate::common::engine::{SetOnDrop, after, canonical, connection, options, refused, status_of, waiting_senders};
 use crate::common::load::Stopwatch;
 use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, soak_time, wait_until};
 use crate::test_name;
@@ -123,7 +123,7 @@ fn with_connect_retry_ranks_that_come_late_are_connected_in_the_same_call() {
     let addresses = [0, 1].map(|_| own_address());
     let early = Peer::any();
     let late = [0, 1].map(|at| Peer::bind(&format!("tcp://{}:0", addresses[at])));
-    late.iter().for_each(Peer::kill);
+    late.iter().for_each(|peer| peer.kill());
     let engine = Engine::new();
     let node = open(&engine);
     let all = [late[0].endpoint(), early.endpoint(), late[1].endpoint()];
@@ -155,12 +155,15 @@ fn the_end_of_the_node_ends_the_call_at_once() {
     let hole = WrongPeer::black_hole();
     let closed = closed_port();
     let retry = options(&[("connect_retry", "1")]);
-    for (ends, expected) in [("fail", Status::NodeFailed), ("forget", Status::Disconnected), ("take", Status::Disconnected)] {
+    for (ends, expected) in
+        [("fail", Status::NodeFailed), ("forget", Status::Disconnected), ("take", Status::Disconnected)]
+    {
         let engine = Engine::new();
         let node = open(&engine);
         std::thread::scope(|scope| {
             let call = scope.spawn(|| {
-                let result = engine.node_connect(node, &[&hole.endpoint(), &closed.endpoint()], Some(&retry), after(LONG));
+                let result =
+                    engine.node_connect(node, &[&hole.endpoint(), &closed.endpoint()], Some(&retry), after(LONG));
                 (result, Instant::now())
             });
             wait_until("it dials", LONG, || engine.find(&hole.endpoint()).is_ok());
