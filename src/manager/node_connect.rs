@@ -28,10 +28,10 @@ pub(super) struct Settled {
 /// One rank, and how far it is.
 struct Rank {
     endpoint: Endpoint,
-    dial: Dial,
+    dial: Progress,
 }
 
-enum Dial {
+enum Progress {
     /// It is being dialled.
     Dialling(Arc<Connection>),
     /// The last dial failed with this error; it is dialled again after the backoff step.
@@ -71,9 +71,9 @@ impl Manager {
         let obtain = |endpoint: &Endpoint, last: Instant| {
             let conn = self.obtain(endpoint, policy, &|| last.max(begun + WAIT_FOR_CLOSING));
             match conn {
-                Ok(conn) => Dial::Dialling(conn),
-                Err(error) if retry && again(&error) => Dial::Waiting(error),
-                Err(error) => Dial::Done(Err(error)),
+                Ok(conn) => Progress::Dialling(conn),
+                Err(error) if retry && again(&error) => Progress::Waiting(error),
+                Err(error) => Progress::Done(Err(error)),
             }
         };
 
@@ -92,7 +92,7 @@ impl Manager {
         // The default: as long as one dial can take, with the options of each.
         let dialled = Instant::now();
         let longest = ranks.iter().map(|rank| match &rank.dial {
-            Dial::Dialling(conn) => conn.values().ms(Key::ConnectTimeoutMs) + conn.values().ms(Key::HandshakeTimeoutMs),
+            Progress::Dialling(conn) => conn.values().ms(Key::ConnectTimeoutMs) + conn.values().ms(Key::HandshakeTimeoutMs),
             _ => one_dial,
         });
         let deadline = match wait {
@@ -125,21 +125,21 @@ impl Manager {
         retry: bool,
         policy: DialPolicy<'_>,
         deadline: Instant,
-        obtain: &impl Fn(&Endpoint, Instant) -> Dial,
+        obtain: &impl Fn(&Endpoint, Instant) -> Progress,
     ) -> Option<Instant> {
         let mut next = None;
         for rank in ranks {
             let now = Instant::now();
             let mut until = deadline;
-            if let Dial::Dialling(conn) = &rank.dial {
+            if let Progress::Dialling(conn) = &rank.dial {
                 match conn.wait_ready(now) {
-                    Ok(()) => rank.dial = Dial::Done(Ok(conn.id())),
+                    Ok(()) => rank.dial = Progress::Done(Ok(conn.id())),
                     Err(error) if error.status == Status::Timeout && now < deadline => {}
-                    Err(error) if retry && again(&error) && now < deadline => rank.dial = Dial::Waiting(error),
-                    Err(error) => rank.dial = Dial::Done(Err(self.with_next_step(&rank.endpoint, error))),
+                    Err(error) if retry && again(&error) && now < deadline => rank.dial = Progress::Waiting(error),
+                    Err(error) => rank.dial = Progress::Done(Err(self.with_next_step(&rank.endpoint, error))),
                 }
             }
-            if let Dial::Waiting(last) = &rank.dial {
+            if let Progress::Waiting(last) = &rank.dial {
                 let admitted = {
                     let sets = self.sets();
                     sets.cache.admit(&rank.endpoint, policy, &sets.values).map(drop)
@@ -148,21 +148,21 @@ impl Manager {
                     _ if now >= deadline => {
                         let text = format!("not READY within the time given; the last dial: {}", last.message);
                         let error = Error::new(Status::Timeout, text).errno(last.os_errno).at(&rank.endpoint);
-                        rank.dial = Dial::Done(Err(error));
+                        rank.dial = Progress::Done(Err(error));
                     }
                     Err(error) if error.status == Status::Backoff => {
                         until = now + error.retry_after.unwrap_or_default() + Duration::from_millis(1);
                     }
-                    Err(error) => rank.dial = Dial::Done(Err(error)),
+                    Err(error) => rank.dial = Progress::Done(Err(error)),
                     Ok(()) => {
                         rank.dial = obtain(&rank.endpoint, deadline);
-                        if let Dial::Waiting(_) = rank.dial {
+                        if let Progress::Waiting(_) = rank.dial {
                             until = now + Duration::from_millis(1);
                         }
                     }
                 }
             }
-            if !matches!(rank.dial, Dial::Done(_)) {
+            if !matches!(rank.dial, Progress::Done(_)) {
                 next = Some(next.unwrap_or(deadline).min(until));
             }
         }
@@ -195,18 +195,18 @@ fn again(error: &Error) -> bool {
 impl Rank {
     /// The call does not wait: a dial that goes on is its result.
     fn accept_what_is_dialled(&mut self) {
-        match std::mem::replace(&mut self.dial, Dial::Done(Ok(ConnId::NONE))) {
-            Dial::Dialling(conn) => self.dial = Dial::Done(Ok(conn.id())),
-            Dial::Waiting(error) => self.dial = Dial::Done(Err(error)),
+        match std::mem::replace(&mut self.dial, Progress::Done(Ok(ConnId::NONE))) {
+            Progress::Dialling(conn) => self.dial = Progress::Done(Ok(conn.id())),
+            Progress::Waiting(error) => self.dial = Progress::Done(Err(error)),
             done => self.dial = done,
         }
     }
 
     fn result(self) -> Result<ConnId> {
         match self.dial {
-            Dial::Done(result) => result,
-            Dial::Dialling(conn) => Ok(conn.id()),
-            Dial::Waiting(error) => Err(error),
+            Progress::Done(result) => result,
+            Progress::Dialling(conn) => Ok(conn.id()),
+            Progress::Waiting(error) => Err(error),
         }
     }
 }
