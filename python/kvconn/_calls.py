@@ -17,6 +17,7 @@ Sends and polls first make an attempt that keeps the GIL (`_attempts`). What fol
 what an attempt could not do.
 """
 
+import errno
 import os
 import sys
 import threading
@@ -200,6 +201,7 @@ class Call(metaclass=Brief):
     def _forked(self):
         """A signal handler has forked, and this is the child: its parent has the call."""
         self.error.message = b"the process was forked during the call"
+        self.error.os_errno = errno.ESTALE
         self.error.status = STALE
 
 
