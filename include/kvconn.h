@@ -42,6 +42,8 @@
  *     Nodes          kvconn_node_open              begin the life of a remote instance
  *                    kvconn_node_add_endpoints     register its endpoints
  *                    kvconn_node_remove_endpoints  take endpoints away from it
+ *                    kvconn_node_set_endpoints     make these its endpoints: registers new ones, takes others away
+ *                    kvconn_node_connect           register endpoints and connect to all, under one deadline
  *                    kvconn_node_track_request     note that a request is in flight on it
  *                    kvconn_node_untrack_request   note that the request is done
  *                    kvconn_node_report_health     report a health probe; some failures in a row fail the node
@@ -119,9 +121,10 @@
  *
  * A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. The numbers are frozen. The
  * last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
- * half-done, and the out-parameters are zero. There are three exceptions:
+ * half-done, and the out-parameters are zero. There are four exceptions:
  *
  * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
+ * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
  * - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.
@@ -209,11 +212,15 @@
  *     never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
  *       CONNECT_FAILED, EVICTED,
  *       kvconn_disconnect
- *     kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
- *       kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
- *       kvconn_node_remove_endpoints
- *     kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
- *                                                                                      in a live node, nothing else
+ *     kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect, registration
+ *       kvconn_disconnect_all,
+ *       kvconn_node_remove_endpoints,
+ *       kvconn_node_set_endpoints
+ *     kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   registration in a live node,
+ *                                                                                      nothing else
+ *
+ * Registration is kvconn_node_add_endpoints or kvconn_node_connect; kvconn_node_set_endpoints, for what the node does
+ * not own yet.
  *
  * Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
  * A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
@@ -342,8 +349,9 @@ enum kvconn_status KVCONN_INT32 {
     /** Not possible here: on this kind of endpoint, with these options, or on this platform. To do: Work without it.
      * The message says what is missing. */
     KVCONN_UNSUPPORTED = -15,
-    /** Some messages of a batch were not accepted. The others were. To do: Check the status of each item. To send
-     * the failed ones again, set conn to 0 in the items that are OK. */
+    /** Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The others
+     * succeeded. To do: Check the status of each item. To send the failed messages again, set conn to 0 for those
+     * that are OK. */
     KVCONN_PARTIAL = -16,
     /** The call would wait for its own thread: a release function waits for a later release. To do: Return from the
      * release function first, or wait on another thread. */
@@ -963,6 +971,53 @@ kvconn_status_t kvconn_node_add_endpoints(kvconn_node_t node, const char *const 
  * @retval KVCONN_INVALID an endpoint is malformed. None was taken away. */
 kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node, const char *const *endpoints, size_t count,
                                              kvconn_error_t *error);
+
+/** Makes these the endpoints of a node, in one step, or changes nothing on an error: for a discovery that tells the whole
+ * truth. Endpoints that the node does not own yet are registered, as kvconn_node_add_endpoints does. Those that it owns
+ * and that are not in the list are taken away, as kvconn_node_remove_endpoints does. The others keep their connections
+ * and their fences, so the same list twice changes nothing. Dials nothing. Returns the statuses that all node calls
+ * share, and those below.
+ * @param endpoints the endpoints; may be NULL if count is 0, which takes all endpoints away.
+ * @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+ * @param options   settings for later dials to all of them; NULL for those that they remember, else the configured
+ *     ones.
+ * @param error     its endpoint names the one that was refused.
+ * @retval KVCONN_OK       the node owns exactly these endpoints.
+ * @retval KVCONN_INVALID  an endpoint is malformed, or an option does not belong here.
+ * @retval KVCONN_CONFLICT a live connection to one of them has other options.
+ * @retval KVCONN_LIMIT    max_endpoints would be exceeded, also without those that are taken away. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_node_set_endpoints(kvconn_node_t node, const char *const *endpoints, size_t count,
+                                          const kvconn_options_t *options, kvconn_error_t *error);
+
+/** Registers endpoints with a node, as kvconn_node_add_endpoints does, and dials all of them at the same time: for the
+ * ranks of an instance. Waits until each is READY or has failed, under one deadline. With the option connect_retry it
+ * dials those that failed again after each backoff step, until wait_ms is over. Returns the statuses that all node
+ * calls share, and those below.
+ *
+ * Registered endpoints stay registered, whatever their dials came to. If the node ends during the call, the call fails
+ * as a whole with the reason, and all its connections have ended with the node, unless another node owns them. An
+ * endpoint that is in the list twice has one connection.
+ * @param endpoints     the endpoints; may be NULL if count is 0.
+ * @param count         how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+ * @param options       as for kvconn_node_add_endpoints; and connect_retry.
+ * @param wait_ms       how long to wait, in all. With 0 it returns when all dials have begun; KVCONN_DEFAULT_TIMEOUT:
+ *     as long as one dial may take.
+ * @param[out] conns    the connection of each endpoint; 0 if its status is not KVCONN_OK. With KVCONN_TIMEOUT, the
+ *     connection if its dial goes on. May be NULL if count is 0.
+ * @param[out] statuses KVCONN_OK for each endpoint that is READY (with wait_ms 0: that has a connection), else a status
+ *     that kvconn_connect returns; if the whole call fails, its status. May be NULL.
+ * @param error         for KVCONN_PARTIAL: how many endpoints failed, and conn, endpoint, os_errno and message of the
+ *     first of them.
+ * @retval KVCONN_OK       all statuses are KVCONN_OK.
+ * @retval KVCONN_INVALID  conns is NULL, an endpoint is malformed, or an option does not belong here. Nothing was done.
+ * @retval KVCONN_CONFLICT a live connection to one of them has other options. Nothing was done.
+ * @retval KVCONN_LIMIT    max_endpoints would be exceeded. Nothing was done.
+ * @retval KVCONN_PARTIAL  at least one endpoint failed. All are registered. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_node_connect(kvconn_node_t node, const char *const *endpoints, size_t count,
+                                    const kvconn_options_t *options, int64_t wait_ms, kvconn_conn_t *conns,
+                                    kvconn_status_t *statuses, kvconn_error_t *error);
 
 /** Notes that a request is in flight on a node. If the node fails before kvconn_node_untrack_request, the failure
  * report lists the request. The node needs no endpoint for this. Tracking a request twice is tracking it once. Returns

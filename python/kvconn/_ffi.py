@@ -212,6 +212,11 @@ FUNCTIONS = {
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),
     "kvconn_node_add_endpoints": (status_t, [node_t, _endpoints, c_size_t, options_p, _error]),
     "kvconn_node_remove_endpoints": (status_t, [node_t, _endpoints, c_size_t, _error]),
+    "kvconn_node_set_endpoints": (status_t, [node_t, _endpoints, c_size_t, options_p, _error]),
+    "kvconn_node_connect": (
+        status_t,
+        [node_t, _endpoints, c_size_t, options_p, c_int64, _conns, POINTER(status_t), _error],
+    ),
     "kvconn_node_track_request": (status_t, [node_t, c_uint64, _error]),
     "kvconn_node_untrack_request": (status_t, [node_t, c_uint64, POINTER(c_int32), _error]),
     "kvconn_handle_failure": (status_t, [node_t, c_char_p, POINTER(failure_p), _error]),

@@ -131,6 +131,49 @@ def node_remove_endpoints(node, endpoints):
     run(Call("kvconn_node_remove_endpoints", (uint64("node", node), *_endpoints(endpoints))))
 
 
+def node_set_endpoints(node, endpoints, options=None):
+    """Makes a list of endpoints those of a node, in one step: registers new ones, takes the others away; returns None.
+
+    Those in both lists keep their connections and fences. `options` are for later dials to all of them. Raises
+    Conflict, Limit, NodeFailed or Disconnected, and then nothing has changed.
+    """
+    head = uint64("node", node), *_endpoints(endpoints)
+    given = Options(options)
+    run(Call("kvconn_node_set_endpoints", (*head, given), ends=[given.free]))
+
+
+@brief
+class Connected(NamedTuple):
+    """The result of one endpoint of node_connect: a tuple with names.
+
+    status  0 when it is READY (with wait_ms 0: when it has a connection), else STATUSES has its exception
+    conn    the connection; 0 when there is none. With the status of Timeout, the connection if its dial goes on
+    """
+
+    status: int
+    conn: int
+
+
+def node_connect(node, endpoints, options=None, wait_ms=DEFAULT_TIMEOUT):
+    """Registers a list of endpoints with a node, all or none, and dials all of them at the same time.
+
+    Waits up to wait_ms, in all, until each is READY or has failed; 0 does not wait, DEFAULT_TIMEOUT is as long as one
+    dial may take. With the option connect_retry those that failed are dialled again until then. Returns (results,
+    partial): a Connected for each endpoint, in order; and None, or the Partial when at least one failed. They stay
+    registered. Raises Conflict, Limit, NodeFailed or Disconnected, also when the node ends during the call. When a
+    signal handler raises, the dials go on.
+    """
+    array, count = _endpoints(endpoints)
+    head, wait_ms = (uint64("node", node), array, count), timeout("wait_ms", wait_ms)
+    conns, statuses, given = (_ffi.conn_t * count)(), (_ffi.status_t * count)(), Options(options)
+
+    def read(partial):
+        return [Connected(*result) for result in zip(statuses, conns)], partial
+
+    call = Call("kvconn_node_connect", (*head, given), (conns, statuses), read, ends=[given.free], partial=True)
+    return run(call, wait_ms)
+
+
 def node_track_request(node, request):
     """Notes that a request, an integer of yours, is in flight on a node; returns None.
 

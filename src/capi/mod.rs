@@ -36,6 +36,8 @@
 //! Nodes          kvconn_node_open              begin the life of a remote instance
 //!                kvconn_node_add_endpoints     register its endpoints
 //!                kvconn_node_remove_endpoints  take endpoints away from it
+//!                kvconn_node_set_endpoints     make these its endpoints: registers new ones, takes others away
+//!                kvconn_node_connect           register endpoints and connect to all, under one deadline
 //!                kvconn_node_track_request     note that a request is in flight on it
 //!                kvconn_node_untrack_request   note that the request is done
 //!                kvconn_node_report_health     report a health probe; some failures in a row fail the node
@@ -116,9 +118,10 @@
 //!
 //! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. The numbers are frozen. The
 //! last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
-//! half-done, and the out-parameters are zero. There are three exceptions:
+//! half-done, and the out-parameters are zero. There are four exceptions:
 //!
 //! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
+//! - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
 //! - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
 //! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
 //!   some message was not acknowledged, or some socket not closed, in time.
@@ -207,12 +210,16 @@
 //! never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
 //!   CONNECT_FAILED, EVICTED,
 //!   kvconn_disconnect
-//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
-//!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
-//!   kvconn_node_remove_endpoints
-//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
-//!                                                                                  in a live node, nothing else
+//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect, registration
+//!   kvconn_disconnect_all,
+//!   kvconn_node_remove_endpoints,
+//!   kvconn_node_set_endpoints
+//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   registration in a live node,
+//!                                                                                  nothing else
 //! ```
+//!
+//! Registration is kvconn_node_add_endpoints or kvconn_node_connect; kvconn_node_set_endpoints, for what the node does
+//! not own yet.
 //!
 //! Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
 //! A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says

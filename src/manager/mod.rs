@@ -8,6 +8,7 @@ mod connect;
 pub(crate) mod counts;
 mod flight;
 mod node_calls;
+mod node_connect;
 pub mod nodes;
 
 use std::collections::VecDeque;
@@ -47,6 +48,8 @@ pub struct Manager {
     landed: Condvar,
     /// Signalled when a failure report is left to be taken, and when the manager closes. Goes with `sets`.
     reported: Condvar,
+    /// Signalled when a connection is READY or ends, a fence is set, or a node ends. Leaf lock.
+    settled: (Mutex<node_connect::Settled>, Condvar),
     /// Signalled when libzmq has closed the last socket of a connection. Leaf lock.
     closed_signal: (Mutex<()>, Condvar),
     events: Arc<Events>,
@@ -87,6 +90,7 @@ impl Manager {
             fenced: Condvar::new(),
             landed: Condvar::new(),
             reported: Condvar::new(),
+            settled: (Mutex::new(node_connect::Settled::default()), Condvar::new()),
             counts: Counts::default(),
             closed_signal: (Mutex::new(()), Condvar::new()),
         })
@@ -180,6 +184,7 @@ impl Manager {
             inner.wake_head();
             drop(inner);
             sets.nodes.endpoint_ready(conn.endpoint());
+            self.note_settled();
         }
     }
 
@@ -238,6 +243,9 @@ impl Manager {
             }
             sets.endings.push_back(conn.clone());
             ended.push((conn, finished));
+        }
+        if !ended.is_empty() {
+            self.note_settled();
         }
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
@@ -381,6 +389,7 @@ impl Manager {
     fn wake_fenced(&self) {
         self.fenced.notify_all();
         self.landed.notify_all();
+        self.note_settled();
     }
 
     /// libzmq has closed the last socket of a connection.

@@ -89,6 +89,10 @@ static void *all_calls(void *nothing) {
     EXPECT(KVCONN_OK, kvconn_set_log(ignore_line, NULL, KVCONN_LOG_DEBUG, &error));
     EXPECT(KVCONN_OK, kvconn_node_open(KVCONN_DEFAULT, "prefill-0", &node, NULL, &error));
     EXPECT(KVCONN_OK, kvconn_node_add_endpoints(node, endpoints, 1, NULL, &error));
+    kvconn_status_t status = KVCONN_INTERNAL;
+    EXPECT(KVCONN_OK, kvconn_node_set_endpoints(node, endpoints, 1, NULL, &error));
+    EXPECT(KVCONN_OK, kvconn_node_connect(node, endpoints, 1, NULL, LONG_MS, &conn, &status, &error));
+    CHECK(status == KVCONN_OK && conn != 0);
     EXPECT(KVCONN_OK, kvconn_node_track_request(node, 17, &error));
     EXPECT(KVCONN_OK, kvconn_connect(KVCONN_DEFAULT, peer.endpoint, NULL, LONG_MS, &conn, &error));
     send_in_every_way(conn);

@@ -179,6 +179,9 @@ fn kind(function: &str, text: &str) -> Parameter {
             simple("(const uint32_t[]){2}", others)
         }
         // What is written for each item.
+        ("kvconn_conn_t *", "conns") => {
+            simple("(kvconn_conn_t *)(void *)bytes", vec![misaligned(declared), Value("NULL".into(), INVALID)])
+        }
         (t @ ("uint64_t *" | "kvconn_status_t *"), "sequences" | "statuses") => {
             let null = Value("NULL".into(), ANY);
             simple(&format!("({t})(void *)bytes"), vec![misaligned(declared), null])

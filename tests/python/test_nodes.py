@@ -1,8 +1,10 @@
 """Nodes and their failures through ctypes, against pyzmq PULL sockets in other processes."""
 
+import errno
 import select
 import threading
 import time
+from ctypes import c_uint32, c_uint64
 
 import pytest
 
@@ -206,3 +208,48 @@ def test_the_managers_end_ends_a_wait_for_a_report(kv, main):
         thread.join(20)
     timer.join()
     assert outcome == ["stale"]
+
+
+def test_all_ranks_are_connected_in_one_call(kv, manager, peer):
+    ranks = [peer() for _ in range(3)]
+    gone = peer()
+    gone.kill()
+    node, _ = kv.node_open("n", manager)
+    endpoints = [rank.endpoint for rank in ranks]
+    results, partial = kv.node_connect(node, [*endpoints, gone.endpoint, endpoints[0]], wait_ms=5000)
+    assert [result.status for result in results] == [0, 0, 0, -7, 0] and kv.STATUSES[-7] is kv.ConnectFailed
+    assert results[3].conn == 0 and results[4] == results[0] and len({result.conn for result in results}) == 4
+    assert isinstance(partial, kv.Partial) and partial.os_errno == errno.ECONNREFUSED
+    assert "1 of 5 endpoints failed; endpoints[3]" in partial.message
+    for result, rank in zip(results, ranks):
+        kv.send(result.conn, [b"x"])
+        rank.expect(1)
+    results, partial = kv.node_connect(node, endpoints, {"send_hwm": 1000}, wait_ms=0)
+    assert partial is None and kv.node_connect(node, [], wait_ms=0) == ([], None)
+
+    # What the discovery says now: the second is gone.
+    kv.node_set_endpoints(node, [endpoints[0], endpoints[2]])
+    with pytest.raises(kv.Disconnected):
+        kv.send(results[1].conn, [b"x"])
+    kv.send(results[0].conn, [b"x"])
+    assert kv.node_info(node)["endpoints"] == 2
+    with pytest.raises(kv.Invalid):
+        kv.node_set_endpoints(node, ["nowhere"])
+    kv.handle_failure(node)
+    for call in (kv.node_connect, kv.node_set_endpoints):
+        with pytest.raises(kv.NodeFailed):
+            call(node, endpoints)
+        with pytest.raises(TypeError):
+            call(node, "tcp://127.0.0.1:1")
+
+
+def test_a_packed_batch_goes_through_ctypes(kv, manager, peer):
+    from kvconn import _ffi
+
+    rank = peer()
+    conn = kv.connect(rank.endpoint, wait_ms=5000, manager=manager)
+    conns, counts, sizes = (_ffi.conn_t * 3)(conn, 0, conn), (c_uint32 * 3)(2, 1, 1), (c_uint32 * 4)(4, 2, 7, 1)
+    sequences, statuses, error = (c_uint64 * 3)(), (_ffi.status_t * 3)(), _ffi.kvconn_error_t()
+    sent = kv._lib.kvconn_send_batch_packed(conns, counts, 3, b"room17skippedx", sizes, 5000, sequences, statuses, error)
+    assert (sent, list(sequences), list(statuses)) == (0, [1, 0, 2], [0, 0, 0])
+    rank.expect(2)

@@ -8,8 +8,9 @@ pub(crate) fn document() -> String {
     let mut out = String::from(
         "# Statuses\n\nMade from the table in `src/error.rs` by `make bless`. Every function that can fail returns one of these. The numbers\n\
          are frozen: a status may be added, but never renumbered.\n\n\
-         An error means: nothing was accepted, and nothing is left half-done. There are three exceptions:\n\n\
-         * `KVCONN_PARTIAL` of `kvconn_send_batch`: some items were accepted.\n\
+         An error means: nothing was accepted, and nothing is left half-done. There are four exceptions:\n\n\
+         * `KVCONN_PARTIAL` of `kvconn_send_batch` and `kvconn_send_batch_packed`: some items were accepted.\n\
+         * `KVCONN_PARTIAL` of `kvconn_node_connect`: all endpoints are registered, and some have a connection.\n\
          * `KVCONN_TIMEOUT` of `kvconn_connect`: the dial goes on.\n\
          * `KVCONN_TIMEOUT` of `kvconn_disconnect_all`, `kvconn_shutdown` and `kvconn_manager_destroy`: everything has ended, but\n  \
            some message was not acknowledged, or some socket not closed, in time.\n\n\

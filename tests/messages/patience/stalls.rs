@@ -160,7 +160,7 @@ fn a_slow_peer_that_moves_is_never_called_stalled() {
     peer.wait_received(passed, LONG);
 }
 
-/// The time that ran out is not spent a second time, whoever sends, until there was progress.
+/// The time that ran out is not spent a second time by any sender, until there was progress.
 #[test]
 fn after_a_timeout_no_send_with_that_time_waits_until_there_was_progress() {
     // A Unix socket, and a peer that reads a message in 10 ms: progress comes several times a second, and room after
