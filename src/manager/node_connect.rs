@@ -92,7 +92,9 @@ impl Manager {
         // The default: as long as one dial can take, with the options of each.
         let dialled = Instant::now();
         let longest = ranks.iter().map(|rank| match &rank.dial {
-            Progress::Dialling(conn) => conn.values().ms(Key::ConnectTimeoutMs) + conn.values().ms(Key::HandshakeTimeoutMs),
+            Progress::Dialling(conn) => {
+                conn.values().ms(Key::ConnectTimeoutMs) + conn.values().ms(Key::HandshakeTimeoutMs)
+            }
             _ => one_dial,
         });
         let deadline = match wait {
