@@ -1,0 +1,31 @@
+# Installation. docs/install.md is the manual.
+
+PREFIX     ?= /usr/local
+DESTDIR    ?=
+LIBDIR     ?= $(PREFIX)/lib
+INCLUDEDIR ?= $(PREFIX)/include
+DOCDIR     ?= $(PREFIX)/share/doc/kvconn
+DEBUGDIR   ?= $(PREFIX)/lib/debug
+
+# What is installed: any shared library of kvconn, and any archive that packaging/archive.sh has made. Without a name, the
+# archive is made from that of `make lib`.
+KVCONN_BUILD_LIB     ?= $(LIB)
+KVCONN_BUILD_ARCHIVE ?=
+# The binutils of the library's machine.
+STRIP   ?= strip
+OBJCOPY ?= objcopy
+READELF ?= readelf
+NM      ?= nm
+# make itself knows LD and AR.
+
+INSTALL_VARIABLES := PREFIX DESTDIR LIBDIR INCLUDEDIR DOCDIR DEBUGDIR KVCONN_BUILD_LIB KVCONN_BUILD_ARCHIVE LD AR NM OBJCOPY READELF STRIP
+INSTALL := KVCONN_CARGO_ARCHIVE='$(RELEASE)/libkvconn.a' $(foreach name,$(INSTALL_VARIABLES),$(name)='$($(name))') packaging/install.sh
+
+##@ Install
+.PHONY: install uninstall
+# The library is built if it is not there; otherwise this needs no compiler and can be root's.
+install: $(if $(wildcard $(KVCONN_BUILD_LIB)),,$(if $(filter $(LIB),$(KVCONN_BUILD_LIB)),lib)) ## into $(DESTDIR)$(PREFIX): library, headers, pkg-config, CMake, documents (docs/install.md)
+	@$(INSTALL) install
+
+uninstall: ## remove what `make install` with the same PREFIX and DESTDIR has made
+	@$(INSTALL) uninstall
