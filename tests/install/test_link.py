@@ -103,14 +103,16 @@ def test_cpp_by_cmake_shared_and_static_on_either_side_of_another_libzmq(prefix,
     build = folder / "build"
     configure = ["-S", ".", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DANOTHER_LIBZMQ={libzmq}"]
     assert "-- kvconn 0.1." in run(cmake, *configure, "-DCMAKE_BUILD_TYPE=Release", cwd=folder)
-    run(cmake, "--build", build, "--parallel", "2", cwd=folder)
+    targets = [f"{kind}_{place}_libzmq" for kind in ("shared", "static") for place in ("before", "after")]
+    targets += [] if sends else ["shared", "static"]  # once is enough
+    run(cmake, "--build", build, "--parallel", "2", "--target", *targets, cwd=folder)
     for kind in ("shared", "static"):
         for place in ("before", "after"):
             program = build / f"{kind}_{place}_libzmq"
             assert ("[libkvconn.so.0]" in needs_of(program)) == (kind == "shared")
             lines = fail_over(peer, [program, "ENDPOINTS", *(["send"] if sends else [])], messages=100 + sends)
             assert lines[0] == f"libzmq {version}", program
-    for kind in ("shared", "static"):
+    for kind in () if sends else ("shared", "static"):
         fail_over(peer, [build / kind])
 
 
