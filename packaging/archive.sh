@@ -5,8 +5,8 @@
 # another libzmq would get one libzmq for both. The output is one object that defines the functions of kvconn.h and
 # nothing else, like the shared library:
 #   - what these functions need is linked together, and the rest of the archive is left out;
-#   - every other symbol becomes local. C++ templates and inline functions are in COMDAT groups, which a linker merges by
-#     name even if their symbols are local; so the groups are dissolved (--force-group-allocation);
+#   - every other symbol becomes local. C++ templates and inline functions are in COMDAT groups, which a linker merges
+#     by name even if their symbols are local; so the groups are dissolved (--force-group-allocation);
 #   - debug information and the bitcode of the Rust compiler are removed.
 # The same input gives the same bytes.
 #
@@ -31,7 +31,8 @@ trap 'exit 1' HUP INT TERM
 
 "${NM:-nm}" -g --defined-only "$work/kvconn.o" | sed 's/.* //' | LC_ALL=C sort >"$work/defined"
 LC_ALL=C sort "$symbols" >"$work/wanted"
-diff "$work/wanted" "$work/defined" >&2 || fail "$input does not become an archive of kvconn's functions alone (>: too many, <: missing)"
+diff "$work/wanted" "$work/defined" >&2 ||
+    fail "$input does not become an archive of kvconn's functions alone (>: too many, <: missing)"
 
 # The D is for deterministic: no time, no owner.
 rm -f "$output"

@@ -40,8 +40,8 @@ def run(*command, cwd=None, **environment):
 
 def make(*arguments, **environment):
     """make of this repository, with the target directory of these tests."""
-    target = os.environ.get("CARGO_TARGET_DIR")
-    return run("make", "--no-print-directory", "-C", ROOT, *arguments, *([f"CARGO_TARGET_DIR={target}"] if target else []), **environment)
+    directory = f"CARGO_TARGET_DIR={target_directory()}"
+    return run("make", "--no-print-directory", "-C", ROOT, directory, *arguments, **environment)
 
 
 def target_directory():
@@ -50,7 +50,7 @@ def target_directory():
 
 @pytest.fixture(scope="session")
 def prefix(tmp_path_factory):
-    """A prefix with an installed kvconn. It was moved after the installation, so nothing can lead to where it was made."""
+    """A prefix with an installed kvconn. It was moved afterwards, so nothing can lead to where it was made."""
     if not (target_directory() / "release" / "libkvconn.so").exists():
         pytest.exit("there is no release library: run `make lib`", returncode=2)
     made, moved = (tmp_path_factory.mktemp(name) / "usr" for name in ("made", "moved"))
@@ -65,8 +65,9 @@ def _tool(names, package):
     look = lambda: next(filter(None, (shutil.which(name) or shutil.which(name, path=beside) for name in names)), None)
     found, why = look(), ""
     if not found and sys.prefix != sys.base_prefix:  # only into a virtual environment
-        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--only-binary", ":all:"]
-        result = subprocess.run([*pip, "--retries", "1", "--timeout", "15", package], capture_output=True, text=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
+        pip += ["--only-binary", ":all:", "--retries", "1", "--timeout", "15", package]
+        result = subprocess.run(pip, capture_output=True, text=True)
         found, why = look(), (result.stderr.strip().splitlines() or [""])[-1]
     if not found:
         pytest.skip(f"neither {names[0]} nor its package {package} on PyPI can be had: {why}")

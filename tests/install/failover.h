@@ -32,14 +32,16 @@ static int failover(const char *first, const char *second) {
         kvconn_node_open(manager, "first", &node, NULL, &error) != KVCONN_OK ||
         kvconn_node_add_endpoints(node, &first, 1, NULL, &error) != KVCONN_OK ||
         kvconn_node_track_request(node, 17, &error) != KVCONN_OK ||
-        kvconn_connect(manager, first, NULL, FAILOVER_LONG_MS, &conn, &error) != KVCONN_OK || failover_send(conn, &error))
+        kvconn_connect(manager, first, NULL, FAILOVER_LONG_MS, &conn, &error) != KVCONN_OK ||
+        failover_send(conn, &error))
         return failover_failed(first, &error);
     printf("sent %d\n", FAILOVER_MESSAGES);
     fflush(stdout);
 
     kvconn_event_t event = KVCONN_EVENT_INIT;
     do {
-        if (kvconn_next_event(manager, FAILOVER_LONG_MS, &event, &error) != KVCONN_OK) return failover_failed(first, &error);
+        if (kvconn_next_event(manager, FAILOVER_LONG_MS, &event, &error) != KVCONN_OK)
+            return failover_failed(first, &error);
         if (event.kind == KVCONN_EVENT_NONE) return fprintf(stderr, "the loss of the peer was not seen\n"), 1;
     } while (event.kind != KVCONN_EVENT_PEER_LOST);
     const kvconn_frame_t late = {"late", 4};
@@ -55,7 +57,8 @@ static int failover(const char *first, const char *second) {
     kvconn_failure_free(failure);
     if (requests != 1 || request != 17) return fprintf(stderr, "the request was not reported\n"), 1;
 
-    if (kvconn_connect(manager, second, NULL, FAILOVER_LONG_MS, &conn, &error) != KVCONN_OK || failover_send(conn, &error) ||
+    if (kvconn_connect(manager, second, NULL, FAILOVER_LONG_MS, &conn, &error) != KVCONN_OK ||
+        failover_send(conn, &error) ||
         kvconn_manager_destroy(manager, FAILOVER_LONG_MS, &error) != KVCONN_OK)
         return failover_failed(second, &error);
     printf("failed over with kvconn %s\n", kvconn_version());

@@ -75,7 +75,8 @@ def test_the_packages_say_what_they_need_and_promise(packages):
         version = run("dpkg-deb", "-f", packages["libkvconn0"], "Version").strip()
         assert run("dpkg-deb", "-f", packages[name], "Depends").strip() == f"libkvconn0 (= {version})"
     symbols = run("dpkg-deb", "-I", packages["libkvconn0"], "symbols")
-    assert re.findall(r"^ (kvconn_\w+)@Base ", symbols, re.MULTILINE) == (ROOT / "abi/kvconn.symbols").read_text().split()
+    functions = (ROOT / "abi/kvconn.symbols").read_text().split()
+    assert re.findall(r"^ (kvconn_\w+)@Base ", symbols, re.MULTILINE) == functions
     assert "ldconfig" in run("dpkg-deb", "-I", packages["libkvconn0"], "triggers")
 
 
@@ -83,5 +84,6 @@ def test_the_packages_say_what_they_need_and_promise(packages):
 def test_lintian_finds_nothing(packages):
     # The tag that is left out asks for a bug of Debian's tracker, which only an upload to Debian has.
     command = ["lintian", "--allow-root", "--suppress-tags", "initial-upload-closes-no-bugs"]
-    result = subprocess.run([*command, packages["libkvconn0"], packages["libkvconn-dev"]], capture_output=True, text=True)
+    command += [packages["libkvconn0"], packages["libkvconn-dev"]]
+    result = subprocess.run(command, capture_output=True, text=True)
     assert (result.returncode, result.stdout) == (0, ""), result.stdout + result.stderr

@@ -1,7 +1,6 @@
 """What `make install` puts where, that it needs no compiler, and that `make uninstall` leaves nothing."""
 
 import os
-import pathlib
 import re
 import shutil
 import subprocess
@@ -130,7 +129,7 @@ def test_other_files_can_be_installed_by_the_same_rules(prefix, tmp_path):
 
 
 def test_cargo_alone_makes_the_link_that_a_program_looks_for(tmp_path):
-    """build.rs makes it, so a program that is linked against target/release runs after a plain `cargo build --release`."""
+    """build.rs makes it, so a program linked against target/release runs after a plain `cargo build --release`."""
     if not shutil.which("rustc"):
         pytest.skip("there is no rustc")
     run("rustc", "--edition", "2024", ROOT / "build.rs", "-o", tmp_path / "build-script")

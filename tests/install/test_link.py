@@ -1,6 +1,5 @@
 """Programs that have nothing but an installed kvconn: each sends, sees its peer killed, and goes on with another."""
 
-import ctypes
 import os
 import pathlib
 import shutil
@@ -10,7 +9,7 @@ import sysconfig
 
 import pytest
 
-from conftest import HERE, ROOT, compilers, fail_over, run
+from conftest import HERE, ROOT, SECONDS, clean_environment, compilers, fail_over, run
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
@@ -39,7 +38,10 @@ def test_c_with_the_shared_library(prefix, pkg_config, folder, peer, compiler):
     fail_over(peer, [folder / "failover"], LD_LIBRARY_PATH=prefix / "lib")
 
 
-@pytest.mark.parametrize("options", [["-pie", "-fPIE"], ["-no-pie"], ["-O2", "-Wl,--gc-sections"], ["-fuse-ld=gold"], ["-fuse-ld=lld"]], ids=" ".join)
+LINKS = [["-pie", "-fPIE"], ["-no-pie"], ["-O2", "-Wl,--gc-sections"], ["-fuse-ld=gold"], ["-fuse-ld=lld"]]
+
+
+@pytest.mark.parametrize("options", LINKS, ids=" ".join)
 @pytest.mark.parametrize("compiler", compilers())
 def test_c_with_the_static_library(pkg_config, folder, peer, compiler, options):
     (folder / "empty.c").write_text("int main(void) { return 0; }\n")
@@ -68,7 +70,8 @@ def test_an_exception_inside_the_static_library_is_caught_there(pkg_config, fold
     flags = pkg_config("--cflags", "--libs", "kvconn-static")
     options = ["-std=gnu11", "-O1", "-g", "-fexceptions", "-rdynamic", "-pthread"]
     run(compilers()[0], *options, "sweep.c", "-o", "sweep", *flags, cwd=folder)
-    (all_cases,) = [line for line in run("./sweep", "fast", "operator_new", cwd=folder).splitlines() if "| all |" in line]
+    swept = run("./sweep", "fast", "operator_new", cwd=folder)
+    (all_cases,) = [line for line in swept.splitlines() if "| all |" in line]
     runs, reached, aborts, hangs = [int(cell) for cell in all_cases.split("|")[3:7]]
     assert runs >= reached > 50 and aborts == hangs == 0, all_cases
 
@@ -85,6 +88,14 @@ def bundled_with_pyzmq():
     return found[0]
 
 
+VERSION = """
+import ctypes, sys
+numbers = [ctypes.c_int() for _ in range(3)]
+ctypes.CDLL(sys.argv[1]).zmq_version(*map(ctypes.byref, numbers))
+print(*[number.value for number in numbers], sep=".")
+"""
+
+
 @pytest.fixture(params=["one that ends the process", "pyzmq's", "the system's"])
 def another_libzmq(request, folder):
     """The path of another libzmq, its version, and whether it can send."""
@@ -97,8 +108,7 @@ def another_libzmq(request, folder):
     else:
         path = folder / "libzmq.so"
         run(compilers()[0], "-shared", "-fPIC", "fake_zmq.c", "-Wl,-soname,libzmq.so", "-o", path, cwd=folder)
-    program = "import ctypes, sys; n = [ctypes.c_int() for _ in 'abc']; ctypes.CDLL(sys.argv[1]).zmq_version(*map(ctypes.byref, n)); print(*[i.value for i in n], sep='.')"
-    return path, run(sys.executable, "-c", program, path).strip(), request.param != "one that ends the process"
+    return path, run(sys.executable, "-c", VERSION, path).strip(), request.param != "one that ends the process"
 
 
 def test_cpp_by_cmake_shared_and_static_on_either_side_of_another_libzmq(prefix, cmake, folder, peer, another_libzmq):
@@ -119,14 +129,17 @@ def test_cpp_by_cmake_shared_and_static_on_either_side_of_another_libzmq(prefix,
         fail_over(peer, [build / kind])
 
 
-@pytest.mark.parametrize("wanted, found", [("0.1", True), ("0.1.0", True), ("0", True), ("0.0", False), ("0.2", False), ("1.0", False), ("0.1...<0.2", True), ("0.2...<1", False)])
+FITS = {"0.1": 1, "0.1.0": 1, "0": 1, "0.0": 0, "0.2": 0, "1.0": 0, "0.1...<0.2": 1, "0.2...<1": 0}
+
+
+@pytest.mark.parametrize("wanted, found", FITS.items())
 def test_cmake_takes_only_a_version_that_fits(prefix, cmake, tmp_path, wanted, found):
     (tmp_path / "CMakeLists.txt").write_text(
         f"cmake_minimum_required(VERSION 3.19)\nproject(versions NONE)\nfind_package(kvconn {wanted})\n"
         'message(STATUS "found: ${kvconn_FOUND}")\n'
     )
     said = run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
-    assert f"found: {int(found)}" in said
+    assert f"found: {found}" in said
 
 
 # ---- Inside a shared object ------------------------------------------------------------------------------------------
@@ -178,3 +191,31 @@ def test_the_static_library_inside_a_shared_object_beside_pyzmq(pkg_config, fold
     assert "zmq_" not in exported and "crypto_" not in exported
     program = [sys.executable, "-c", PYTHON, "ENDPOINTS", order, module, folder]
     fail_over(peer, program, messages=101)
+
+
+def test_the_cpp_example_is_built_by_cmake_and_runs(prefix, cmake, tmp_path, peer):
+    example = ROOT / "examples_cpp" / "engine.cpp"
+    if not example.exists():
+        pytest.skip("there is no examples_cpp/engine.cpp")
+    shutil.copy(example, tmp_path)
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.16)\nproject(engine CXX)\nset(CMAKE_CXX_STANDARD 17)\n"
+        "find_package(Threads REQUIRED)\nfind_package(kvconn 0.1 REQUIRED)\n"
+        "foreach(kind kvconn kvconn_static)\n  add_executable(engine_${kind} engine.cpp)\n"
+        "  target_link_libraries(engine_${kind} PRIVATE kvconn::${kind} Threads::Threads)\nendforeach()\n"
+    )
+    run(cmake, "-S", tmp_path, "-B", tmp_path / "build", f"-DCMAKE_PREFIX_PATH={prefix}")
+    run(cmake, "--build", tmp_path / "build", "--parallel", "2")
+    for kind in ("kvconn", "kvconn_static"):
+        ranks = {"A": peer(), "B": peer()}
+        words = [word for name, rank in ranks.items() for word in (name, f"tcp://127.0.0.1:{rank.port}")]
+        command = [tmp_path / "build" / f"engine_{kind}", *words]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
+        with subprocess.Popen(command, **pipes, env=clean_environment()) as engine:
+            try:
+                for rank in ranks.values():
+                    rank.expect(10)
+                said, _ = engine.communicate(timeout=SECONDS)  # the end of its input ends it
+            finally:
+                engine.kill()
+        assert engine.returncode == 0, said
