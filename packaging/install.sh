@@ -81,6 +81,8 @@ install_all() {
     if [ -z "$archive" ]; then
         archive=$work/libkvconn.a
         "$root/packaging/archive.sh" "$KVCONN_CARGO_ARCHIVE" "$archive"
+    elif "${NM:-nm}" -g --defined-only "$archive" | grep -q ' zmq_'; then
+        fail "$archive defines functions of libzmq: packaging/archive.sh makes one that can be installed"
     fi
     # What a program needs beside the archive. The linker's -z nodelete: dlclose must not unmap code that threads run.
     libs_private="-Wl,-z,nodelete -lm -lpthread -ldl -lrt"
@@ -113,8 +115,12 @@ case ${1:-} in
         uninstall # another version's debug information would stay
         install_all
         echo "kvconn $version is in $to$PREFIX"
-        # The loader finds a library in a directory of its configuration only after ldconfig.
-        if [ -z "$to" ] && [ "$(id -u)" = 0 ]; then ldconfig 2>/dev/null || /sbin/ldconfig 2>/dev/null || true; fi
+        # The loader knows these two prefixes, and finds a new library there after ldconfig.
+        case $to$PREFIX in
+            /usr | /usr/local)
+                [ "$(id -u)" != 0 ] || ldconfig 2>/dev/null || /sbin/ldconfig 2>/dev/null || true
+                ;;
+        esac
         ;;
     uninstall) uninstall ;;
     *) echo "usage: install.sh install|uninstall" >&2; exit 2 ;;

@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import pathlib
+import re
 import shutil
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 HERE = ROOT / "tests" / "install"
+VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
 SECONDS = 120  # for one command on a loaded machine
 
 # The peers of the Python tests. Their file has the same name as this one.

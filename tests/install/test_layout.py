@@ -7,9 +7,8 @@ import subprocess
 
 import pytest
 
-from conftest import ROOT, clean_environment, make, run, target_directory
+from conftest import ROOT, VERSION, clean_environment, make, run, target_directory
 
-VERSION = re.search(r'^version = "(.*)"$', (ROOT / "Cargo.toml").read_text(), re.MULTILINE)[1]
 LIBRARY = f"libkvconn.so.{VERSION}"
 ARCHIVE_SYMBOLS = (ROOT / "abi" / "kvconn.symbols").read_text().split()
 
@@ -125,6 +124,9 @@ def test_other_files_can_be_installed_by_the_same_rules(prefix, tmp_path):
     command = ["make", "-C", ROOT, "install", f"PREFIX={tmp_path / 'none'}", f"KVCONN_BUILD_LIB={tmp_path / 'no.so'}"]
     result = subprocess.run(command, env=clean_environment(), capture_output=True, text=True)
     assert result.returncode != 0 and "there is no" in result.stderr
+    command[-1] = f"KVCONN_BUILD_ARCHIVE={target_directory() / 'release/libkvconn.a'}"
+    result = subprocess.run(command, env=clean_environment(), capture_output=True, text=True)
+    assert result.returncode != 0 and "defines functions of libzmq" in result.stderr
     assert not (tmp_path / "none").exists()
 
 

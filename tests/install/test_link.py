@@ -9,7 +9,7 @@ import sysconfig
 
 import pytest
 
-from conftest import HERE, ROOT, SECONDS, clean_environment, compilers, fail_over, run
+from conftest import HERE, ROOT, SECONDS, VERSION, clean_environment, compilers, fail_over, run
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
@@ -88,7 +88,7 @@ def bundled_with_pyzmq():
     return found[0]
 
 
-VERSION = """
+ASK_VERSION = """
 import ctypes, sys
 numbers = [ctypes.c_int() for _ in range(3)]
 ctypes.CDLL(sys.argv[1]).zmq_version(*map(ctypes.byref, numbers))
@@ -108,14 +108,14 @@ def another_libzmq(request, folder):
     else:
         path = folder / "libzmq.so"
         run(compilers()[0], "-shared", "-fPIC", "fake_zmq.c", "-Wl,-soname,libzmq.so", "-o", path, cwd=folder)
-    return path, run(sys.executable, "-c", VERSION, path).strip(), request.param != "one that ends the process"
+    return path, run(sys.executable, "-c", ASK_VERSION, path).strip(), request.param != "one that ends the process"
 
 
 def test_cpp_by_cmake_shared_and_static_on_either_side_of_another_libzmq(prefix, cmake, folder, peer, another_libzmq):
     libzmq, version, sends = another_libzmq
     build = folder / "build"
     configure = ["-S", ".", "-B", build, f"-DCMAKE_PREFIX_PATH={prefix}", f"-DANOTHER_LIBZMQ={libzmq}"]
-    assert "-- kvconn 0.1." in run(cmake, *configure, "-DCMAKE_BUILD_TYPE=Release", cwd=folder)
+    assert f"-- kvconn {VERSION}\n" in run(cmake, *configure, "-DCMAKE_BUILD_TYPE=Release", cwd=folder)
     targets = [f"{kind}_{place}_libzmq" for kind in ("shared", "static") for place in ("before", "after")]
     targets += [] if sends else ["shared", "static"]  # once is enough
     run(cmake, "--build", build, "--parallel", "2", "--target", *targets, cwd=folder)
@@ -129,7 +129,10 @@ def test_cpp_by_cmake_shared_and_static_on_either_side_of_another_libzmq(prefix,
         fail_over(peer, [build / kind])
 
 
-FITS = {"0.1": 1, "0.1.0": 1, "0": 1, "0.0": 0, "0.2": 0, "1.0": 0, "0.1...<0.2": 1, "0.2...<1": 0}
+MAJOR, MINOR = map(int, VERSION.split(".")[:2])
+THIS, NEXT = f"{MAJOR}.{MINOR}", f"{MAJOR}.{MINOR + 1}"
+FITS = {THIS: 1, VERSION: 1, f"{MAJOR}": 1, NEXT: 0, f"{MAJOR + 1}.0": 0, f"{THIS}.99": 0}
+FITS |= {f"{THIS}...<{NEXT}": 1, f"{NEXT}...<{MAJOR + 1}": 0, f"{MAJOR}.{MINOR - 1}": 0} if MINOR else {}
 
 
 @pytest.mark.parametrize("wanted, found", FITS.items())
@@ -200,7 +203,7 @@ def test_the_cpp_example_is_built_by_cmake_and_runs(prefix, cmake, tmp_path, pee
     shutil.copy(example, tmp_path)
     (tmp_path / "CMakeLists.txt").write_text(
         "cmake_minimum_required(VERSION 3.16)\nproject(engine CXX)\nset(CMAKE_CXX_STANDARD 17)\n"
-        "find_package(Threads REQUIRED)\nfind_package(kvconn 0.1 REQUIRED)\n"
+        "find_package(Threads REQUIRED)\nfind_package(kvconn REQUIRED)\n"
         "foreach(kind kvconn kvconn_static)\n  add_executable(engine_${kind} engine.cpp)\n"
         "  target_link_libraries(engine_${kind} PRIVATE kvconn::${kind} Threads::Threads)\nendforeach()\n"
     )
