@@ -9,7 +9,9 @@ import pytest
 
 from conftest import HERE, ROOT, compilers, fail_over, make, run
 
-pytestmark = pytest.mark.skipif(not shutil.which("dpkg-deb"), reason="there is no dpkg-deb: this is not Debian")
+MISSING = [name for name in ("dpkg-deb", "dpkg-shlibdeps") if not shutil.which(name)]
+WHY = f"there is no {' and no '.join(MISSING)} (Debian: apt-get install dpkg-dev)"
+pytestmark = pytest.mark.skipif(bool(MISSING), reason=WHY)
 
 
 @pytest.fixture(scope="module")

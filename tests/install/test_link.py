@@ -66,6 +66,9 @@ def test_c_in_a_program_that_is_static_throughout(pkg_config, folder, peer):
 
 def test_an_exception_inside_the_static_library_is_caught_there(pkg_config, folder):
     """Memory that libzmq cannot have is an exception that libzmq catches: the unwind tables are whole."""
+    hosts = pathlib.Path("/etc/hosts")
+    if not hosts.exists() or "localhost" not in hosts.read_text():
+        pytest.skip("/etc/hosts has no localhost: each of some hundred runs would wait for a name server")
     shutil.copy(ROOT / "tests/faults/sweep.c", folder)
     flags = pkg_config("--cflags", "--libs", "kvconn-static")
     options = ["-std=gnu11", "-O1", "-g", "-fexceptions", "-rdynamic", "-pthread"]
