@@ -39,4 +39,4 @@ deb: $(INSTALL_NEEDS) ## Debian packages libkvconn0, libkvconn-dev, libkvconn0-d
 
 .PHONY: test-install
 test-install: lib venv ## an installed copy alone: C by pkg-config, C++ by CMake, beside another libzmq, in a Python extension, .deb
-	$(VENV)/bin/python -m pytest tests/install --basetemp=$(TARGET)/test-install
+	$(VENV)/bin/python -m pytest -rs tests/install --basetemp=$(TARGET)/test-install
