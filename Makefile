@@ -50,7 +50,7 @@ demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts
 	@mkdir -p $(TARGET)/demo
 	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover $(TARGET)/demo/failover.svg
 
-test: test-rust test-c test-python ## every test: Rust (with header and ABI), C programs, Python
+test: test-rust test-c test-python test-install ## every test: Rust (with header and ABI), C programs, Python, an installed copy
 
 ##@ Parts of `test`
 .PHONY: test-rust test-c test-python

@@ -1,6 +1,7 @@
 //! Checks which libzmq was built, and tells the linker what it has to know about the shared object.
 
-use std::env;
+use std::path::PathBuf;
+use std::{env, fs};
 
 fn main() {
     println!("cargo:rerun-if-changed=build.rs");
@@ -19,6 +20,20 @@ fn main() {
     if env::var_os("CARGO_CFG_SANITIZE").is_none() {
         linker("-z,defs");
     }
+    link_with_soname();
+}
+
+/// Makes the link that the loader looks for, beside the shared object that cargo is about to make. So a program that is
+/// linked against `target/release` runs after a plain `cargo build --release`. Where cargo keeps its intermediate files
+/// elsewhere, the link is of no use, and `make lib` makes one.
+fn link_with_soname() {
+    let out = PathBuf::from(env::var_os("OUT_DIR").expect("a build script has OUT_DIR"));
+    // target/release/build/kvconn-…/out
+    let Some(build) = out.ancestors().nth(2).filter(|directory| directory.ends_with("build")) else { return };
+    let link = build.with_file_name("libkvconn.so.0");
+    // It may be there from an earlier build. Where links cannot be made, the library is whole without it.
+    let _ = fs::remove_file(&link);
+    let _ = std::os::unix::fs::symlink("libkvconn.so", &link);
 }
 
 fn linker(argument: &str) {

@@ -15,6 +15,8 @@ const READ: &[&str] = &[
     "docs",
     "examples_c",
     "examples_python",
+    "packaging",
+    "scripts",
     "README.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
