@@ -871,6 +871,7 @@ public:
         detail::call c;
         // The callable may run, and be destroyed, before the call returns.
         releaser *release = release_.release();
+        release->hand_over.store(true, std::memory_order_release);
         const auto status = kvconn_send_owned(conn.raw(), frames_.data(), frames_.size(), timeout.count(), released,
                                               release, &sequence, c);
         if (status != KVCONN_OK) release_.reset(release);
@@ -881,6 +882,8 @@ private:
     struct releaser {
         virtual ~releaser() = default;
         virtual void call(conn_t, std::uint64_t, outcome) noexcept = 0;
+        // Shows ThreadSanitizer the hand-over to kvconn's thread, which happens inside the library.
+        std::atomic<bool> hand_over{false};
     };
     template <class Release>
     struct held final : releaser {
@@ -890,6 +893,7 @@ private:
     };
     static void released(kvconn_conn_t conn, std::uint64_t sequence, kvconn_outcome_t o, void *user_data) noexcept {
         const std::unique_ptr<releaser> release(static_cast<releaser *>(user_data));
+        (void)release->hand_over.load(std::memory_order_acquire);
         release->call(conn_t::from(conn), sequence, static_cast<outcome>(o));
     }
 
@@ -1169,6 +1173,7 @@ struct logger {
     virtual ~logger() = default;
     virtual void call(log_level, const char *) noexcept = 0;
     logger *older = nullptr;
+    std::atomic<bool> hand_over{false}; // as in owned_message
 };
 template <class Log>
 struct held_logger final : logger {
@@ -1177,7 +1182,9 @@ struct held_logger final : logger {
     Log log;
 };
 inline void log_line(kvconn_log_level_t level, const char *line, void *user_data) noexcept {
-    static_cast<logger *>(user_data)->call(static_cast<log_level>(level), line);
+    auto *log = static_cast<logger *>(user_data);
+    (void)log->hand_over.load(std::memory_order_acquire);
+    log->call(static_cast<log_level>(level), line);
 }
 inline std::atomic<logger *> loggers{nullptr}; // all of them, so that a leak checker finds them
 
@@ -1194,6 +1201,7 @@ template <class Log>
     held->older = detail::loggers.load();
     while (!detail::loggers.compare_exchange_weak(held->older, held)) {
     }
+    held->hand_over.store(true, std::memory_order_release);
     detail::call c;
     return c.done(kvconn_set_log(detail::log_line, held, static_cast<kvconn_log_level_t>(level), c));
 }
