@@ -15,7 +15,7 @@ void the_kinds_of_ids(kvconn::manager_t m, kvconn::conn_t conn, kvconn::node_t n
     kvconn::send(node, "x"); // error: node_kind
     (void)kvconn::try_send(node, "x", 0ms); // error: node_kind
     (void)kvconn::handle_failure(node, "gone");
-    (void)kvconn::handle_failure(conn, "gone"); // error: conn_kind
+    (void)kvconn::handle_failure(conn, "gone"); // error: handle_failure
     kvconn::node_track_request(node, 17);
     kvconn::node_track_request(17, node); // error: convert|conversion
     (void)kvconn::next_event(m);
@@ -30,7 +30,7 @@ void the_kinds_of_ids(kvconn::manager_t m, kvconn::conn_t conn, kvconn::node_t n
     kvconn::batch batch;
     batch.add(conn, "x");
     batch.add(node, "x"); // error: node_kind
-    const kvconn::conn_t through_a_number{node.number()};
+    const kvconn::node_t the_same = kvconn::node_t::from(node.raw());
     const kvconn::conn_t through_raw = node.raw(); // error: conversion|convert
 }
 
@@ -47,36 +47,6 @@ void owners_move(kvconn::manager m, kvconn::options o, kvconn::failure f, kvconn
     (void)kvconn::describe(kvconn::manager()); // error: deleted
 }
 
-void results_are_looked_at(kvconn::manager_t m, kvconn::conn_t conn, kvconn::node_t node, kvconn::batch &batch) {
-    if (!kvconn::try_send(conn, "x")) return;
-    kvconn::try_send(conn, "x"); // error: nodiscard
-    (void)kvconn::try_disconnect(conn);
-    kvconn::try_disconnect(conn); // error: nodiscard
-    (void)kvconn::connect(m, "tcp://127.0.0.1:1");
-    kvconn::connect(m, "tcp://127.0.0.1:1"); // error: nodiscard
-    if (!kvconn::send_batch(batch)) return;
-    kvconn::send_batch(batch); // error: nodiscard
-    if (!kvconn::node_untrack_request(node, 17)) return;
-    kvconn::node_untrack_request(node, 17); // error: nodiscard
-    kvconn::handle_failure(node, "gone", kvconn::leave_report);
-    kvconn::handle_failure(node, "gone"); // error: nodiscard
-    kvconn::node_report_health(node, false, "gone", kvconn::leave_report);
-    kvconn::node_report_health(node, false, "gone"); // error: nodiscard
-    (void)kvconn::take_failure(m);
-    kvconn::take_failure(m); // error: nodiscard
-    (void)kvconn::next_event(m);
-    kvconn::next_event(m); // error: nodiscard
-    (void)kvconn::connection_info(conn).accepted();
-    kvconn::connection_info(conn).accepted(); // error: nodiscard
-    // In C's form too, and only where it is a mistake.
-    kvconn_disconnect(conn.raw(), nullptr);
-    kvconn_send(conn.raw(), nullptr, 0, 0, nullptr, nullptr); // error: nodiscard
-    kvconn_flush(conn.raw(), 0, 0, nullptr, nullptr); // error: nodiscard
-    kvconn_next_event(m.raw(), 0, nullptr, nullptr); // error: nodiscard
-    kvconn_take_failure(m.raw(), nullptr, nullptr); // error: nodiscard
-    kvconn_node_untrack_request(node.raw(), 17, nullptr, nullptr); // error: nodiscard
-}
-
 void texts_and_frames(kvconn::manager_t m, kvconn::conn_t conn) {
     const std::string endpoint = "tcp://127.0.0.1:1";
     (void)kvconn::find(m, endpoint);
@@ -84,11 +54,11 @@ void texts_and_frames(kvconn::manager_t m, kvconn::conn_t conn) {
     kvconn::send(conn, {"x"});
     kvconn::send(conn, {}); // error: deleted
     kvconn::send(conn, std::vector<int>{1});
-    kvconn::send(conn, std::vector<int *>{nullptr}); // error: convert|conversion|matching
+    kvconn::send(conn, std::vector<int *>{nullptr}); // error: conversion|initialization
     const int number = 1;
     kvconn::send(conn, {kvconn::bytes_of(number), "x"});
     kvconn::send(conn, {kvconn::bytes_of(number + 1), "x"}); // error: deleted
-    kvconn::send(conn, {kvconn::bytes_of(endpoint), "x"}); // not here: the assertion is inside bytes_of
+    kvconn::send(conn, {kvconn::bytes_of(endpoint), "x"}); // error: these bytes mean nothing to a peer
     kvconn::send(conn, {"x", nullptr}); // error: deleted|convert|conversion
     kvconn::send(conn, "x", 1500ms);
     kvconn::send(conn, "x", 1500us); // error: convert|conversion
@@ -97,17 +67,12 @@ void texts_and_frames(kvconn::manager_t m, kvconn::conn_t conn) {
 
 void callables() {
     kvconn::owned_message right("x", [](kvconn::conn_t, std::uint64_t, kvconn::outcome) noexcept {});
-    kvconn::owned_message may_throw("x", [](kvconn::conn_t, std::uint64_t, kvconn::outcome) {}); // required from here
+    kvconn::owned_message may_throw("x", [](kvconn::conn_t, std::uint64_t, kvconn::outcome) {}); // error: release must be callable
     kvconn::set_log([](kvconn::log_level, const char *) noexcept {}, kvconn::log_level::info);
-    kvconn::set_log([](kvconn::log_level, const char *) {}, kvconn::log_level::info); // required from here
+    kvconn::set_log([](kvconn::log_level, const char *) {}, kvconn::log_level::info); // error: log must be callable
 }
 
-int enums(kvconn::event_kind kind, kvconn::status s) {
-    if (s == kvconn::status::ok) return 0;
-    if (s == KVCONN_OK) return 1; // error: no match for|invalid operands
-    switch (kind) { // error: -Wswitch
-    case kvconn::event_kind::ready:
-        return 2;
-    }
-    return s == kvconn::status::timeout ? 3 : 4;
+bool enums(kvconn::status s) {
+    return s == kvconn::status::ok;
+    return s == KVCONN_OK; // error: no match for|invalid operands
 }
