@@ -26,26 +26,22 @@ def test_the_header_is_clean(name):
 
 
 def diagnosed(said, file):
-    """The lines of a file with an error, each with all that the compiler says about it."""
+    """The lines of a file with an error, each with what the compiler says about it."""
     found = {}
-    reason = ""
-    for line in said.splitlines():
-        place = re.match(rf"\S*{file}:(\d+):\d+: (.*)", line)
-        # An assertion fails inside the header; a note leads to the line that is wrong: behind it (clang) or before (gcc).
-        if re.search(r"static.assert", line):
-            if isinstance(reason, int):
-                found[reason] = found.get(reason, "") + line
-            reason = line
-        elif place and re.search(r"required from here|in instantiation of|note: in instantiation", place[2]):
-            number = int(place[1])
-            if isinstance(reason, str) and reason:
-                found[number] = found.get(number, "") + reason
-                reason = "" if "clang" in said else number
-            else:
-                reason = number
-        elif place and "error:" in place[2]:
-            number = int(place[1])
-            found[number] = found.get(number, "") + line
+
+    def note(number, text):
+        found[int(number)] = found.get(int(number), "") + text + "\n"
+
+    lines = said.splitlines()
+    for at, line in enumerate(lines):
+        place = re.match(rf"\S*{file}:(\d+):\d+: +(.*)", line)
+        if place and "error:" in place[2]:
+            note(place[1], place[2])
+        # An assertion fails inside the header. A note names the line that is wrong: before it (gcc), behind it (clang).
+        elif place and "required from here" in place[2]:
+            note(place[1], lines[at + 1])
+        elif place and "in instantiation of" in place[2]:
+            note(place[1], next(text for text in reversed(lines[:at]) if "error:" in text))
     return found
 
 
