@@ -99,7 +99,9 @@ def test_the_engine_survives_a_stopped_rank_and_a_killed_node(program, tmp_path)
         before = stopped.report()["messages"]
         stopped.expect(before + 20, SECONDS)
 
-        # All ranks of node B are killed.
+        # All ranks of node B are killed. One of them does not read at that time, so there is something to lose.
+        nodes["B"][2].stop()
+        engine.wait_for(f"^STALLED {nodes['B'][2].address}")
         for rank in nodes["B"]:
             rank.process.kill()
         for rank in nodes["B"]:
@@ -136,9 +138,10 @@ def check(engine, nodes, stopped):
 
     wait_until_true("nothing is missing", lambda: not missing(engine, nodes, int(requests), int(waiting)), SECONDS)
 
-    # The stopped rank's connection ended with messages that it had not acknowledged.
-    ends = [(int(a), int(b)) for a, b in engine.lines(rf"^ENDED {stopped.address} accepted (\d+) acknowledged (\d+)")]
-    assert any(acknowledged < accepted for accepted, acknowledged in ends), said
+    # The connections to the ranks that did not read ended with messages that were not acknowledged.
+    for rank in (stopped, nodes["B"][2]):
+        ends = [(int(a), int(b)) for a, b in engine.lines(rf"^ENDED {rank.address} accepted (\d+) acknowledged (\d+)")]
+        assert any(acknowledged < accepted for accepted, acknowledged in ends), said
 
 
 def missing(engine, nodes, requests, waiting):
