@@ -180,8 +180,8 @@ struct Engine {
         finishing = false;
         events.join();
         for (const auto &life : lives()) finish(*life);
-        std::printf("requests %" PRIu64 " done %" PRIu64 " waiting %zu rerouted %" PRIu64 " longest send %" PRId64 " ms\n", last_room,
-                    done.load(), waiting.size(), rerouted.load(), *std::max_element(longest.begin(), longest.end()) / 1ms);
+        std::printf("requests %" PRIu64 " done %" PRIu64 " waiting %zu rerouted %" PRIu64 " longest send %" PRId64 " ms\n",
+                    last_room, done.load(), waiting.size(), rerouted.load(), *std::max_element(longest.begin(), longest.end()) / 1ms);
         kvconn::shutdown(1s);
         return flushed;
     }

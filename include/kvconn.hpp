@@ -495,9 +495,10 @@ private:
 class endpoints {
 public:
     endpoints(std::initializer_list<text> list) : c_(list, c) {}
-    template <class Range, std::enable_if_t<std::is_convertible_v<decltype(*std::begin(std::declval<const Range &>())), text>, int> = 0>
+    template <class Range, class Element = decltype(*std::begin(std::declval<const Range &>())),
+              std::enable_if_t<std::is_convertible_v<Element, text>, int> = 0>
     endpoints(const Range &range) : c_(range, c) {
-        static_assert(std::is_lvalue_reference_v<decltype(*std::begin(range))>, "the texts must outlive the call");
+        static_assert(std::is_lvalue_reference_v<Element>, "the texts must outlive the call");
     }
 
     [[nodiscard]] const char *const *data() const noexcept { return c_.data(); }

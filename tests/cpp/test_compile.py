@@ -123,7 +123,8 @@ def test_every_constant_of_an_enum_is_in_its_enum_class():
 
 def test_every_try_form_has_a_throwing_form():
     text = header("kvconn.hpp")
-    tried = set(re.findall(r"\btry_(\w+)\(", text)) - {"create", "set", "destroy", "send_packed_to"}
+    tried = set(re.findall(r"\btry_(\w+)\(", text)) - {"create", "set", "destroy"}  # members of owners
     throwing = text.split("// == The throwing forms")[1]
-    missing = [name for name in sorted(tried) if not re.search(rf"^(\[\[nodiscard\]\] )?(inline )?[\w:<> ]+ {name}\(", throwing, re.M)]
+    form = r"^(\[\[nodiscard\]\] )?(inline )?[\w:<> ]+ {}\("
+    missing = [name for name in sorted(tried) if not re.search(form.format(name), throwing, re.MULTILINE)]
     assert not missing, missing
