@@ -50,7 +50,7 @@ demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts
 	@mkdir -p $(TARGET)/demo
 	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover $(TARGET)/demo/failover.svg
 
-test: test-rust test-c test-python test-install ## every test: Rust (with header and ABI), C programs, Python, an installed copy
+test: test-rust test-c test-cpp test-python test-install ## every test: Rust (with header and ABI), C, C++, Python, an installed copy
 
 ##@ Parts of `test`
 .PHONY: test-rust test-c test-python
@@ -97,7 +97,7 @@ lint: tools ## clippy with warnings denied
 
 clean: ## remove everything that was built
 	$(CARGO) clean
-	rm -rf $(VENV) $(TARGET)/examples_c $(TARGET)/tests_c $(TARGET)/loom
+	rm -rf $(VENV) $(TARGET)/examples_c $(TARGET)/examples_cpp $(TARGET)/tests_c $(TARGET)/loom
 
 tools:
 	@scripts/check-tools.sh $(firstword $(CC)) $(firstword $(CXX)) cargo $(PYTHON)

@@ -371,12 +371,20 @@ enum kvconn_scope KVCONN_INT32 {
     KVCONN_SCOPE_PROCESS = 4, /**< The whole process, or the manager. */
 };
 typedef int32_t kvconn_scope_t;
+/* An id is a number. If KVCONN_STRICT_IDS is defined before this header is included, ids are pointers to different
+ * structs instead: the compiler then rejects a node where a connection is expected. See docs/guide.md, "Ids". */
+#if !defined(KVCONN_STRICT_IDS) || UINTPTR_MAX != UINT64_MAX
 /** A manager. KVCONN_DEFAULT is the process's own manager, which always exists. */
 typedef uint64_t kvconn_manager_t;
 /** A connection: one PUSH socket to one endpoint, from its dial to its end. Never reused; 0 is none. */
 typedef uint64_t kvconn_conn_t;
 /** A node: one life of a peer instance. Never reused; 0 is none. */
 typedef uint64_t kvconn_node_t;
+#else
+typedef struct kvconn_manager_id *kvconn_manager_t;
+typedef struct kvconn_conn_id *kvconn_conn_t;
+typedef struct kvconn_node_id *kvconn_node_t;
+#endif
 
 /** The details of an error; start it with KVCONN_ERROR_INIT. Every call that gets it overwrites it: read it before the
  * next call. A successful call sets the numbers to 0 and the texts to "". */

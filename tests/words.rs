@@ -14,6 +14,7 @@ const READ: &[&str] = &[
     "tests",
     "docs",
     "examples_c",
+    "examples_cpp",
     "examples_python",
     "packaging",
     "scripts",

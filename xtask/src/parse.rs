@@ -142,6 +142,8 @@ pub fn items(header: &str) -> Vec<Item> {
             let name = head.split([' ', '{']).next().expect("split gives one").to_string();
             let kind = Kind::Enum { name, variants: variants(&mut lines) };
             items.push(Item { doc: doc.clone(), kind }); // its typedef has the same comment
+        } else if line.starts_with("typedef struct") && line.contains('*') {
+            // The second form of an id (KVCONN_STRICT_IDS); the first one is documented.
         } else if let Some(typedef) = line.strip_prefix("typedef ") {
             let name = match typedef.split_once("(*") {
                 Some((_, function)) => function.split(')').next().expect("it is closed").to_string(),
