@@ -2,7 +2,6 @@
 
 import os
 import pathlib
-import re
 import shutil
 import struct
 import subprocess
@@ -141,8 +140,3 @@ def go_program(tmp_path_factory):
         return build_go(directory, directory)
 
     return build_it
-
-
-def status_names():
-    header = (ROOT / "include" / "kvconn.h").read_text(encoding="utf-8")
-    return set(re.findall(r"^ {4}(KVCONN_[A-Z_]+) = -?\d+,", header, re.MULTILINE))

@@ -42,5 +42,8 @@ def test_the_engine_says_why_it_cannot_connect(engine):
     assert re.fullmatch(rf"{endpoint}: .*refused.* \(KVCONN_CONNECT_FAILED\)\n", result.stderr), result.stderr
 
 
-def test_every_program_in_bindings_is_tested():
-    assert {path.name for path in pathlib.Path(ROOT / "bindings").iterdir() if path.is_dir()} == set(BUILDERS)
+def test_every_program_in_bindings_is_tested_and_documented():
+    directories = {path.name for path in pathlib.Path(ROOT / "bindings").iterdir() if path.is_dir()}
+    assert directories == set(BUILDERS)
+    text = (ROOT / "docs" / "bindings.md").read_text(encoding="utf-8")
+    assert directories == set(re.findall(r"\(\.\./bindings/(\w+)/", text))
