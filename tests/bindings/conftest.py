@@ -18,13 +18,13 @@ SECONDS = 120  # for a program on a loaded machine
 class Peer:
     """kvconn-peer: a PULL socket in a process of its own."""
 
-    def __init__(self, record):
+    def __init__(self, record, *options):
         program = pathlib.Path(os.environ.get("KVCONN_PEER") or TARGET / "release" / "kvconn-peer")
         if not program.exists():
             pytest.fail(f"{program} is missing: run `make peer`")
         self.record = record
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([program, "--record", record, "tcp://127.0.0.1:*"], **pipes)
+        self.process = subprocess.Popen([program, "--record", record, *options, "tcp://127.0.0.1:*"], **pipes)
         port = self.process.stdout.readline().rpartition(":")[2].strip()
         self.endpoint = f"tcp://127.0.0.1:{port}"
 
