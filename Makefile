@@ -101,7 +101,9 @@ venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/v
 # The demo and the tests do without it, except in CI, which must leave nothing out.
 .PHONY: try-venv
 try-venv: | tools
-	@$(MAKE) --no-print-directory --silent venv matplotlib || { test -z "$$CI" && echo "kvconn: going on without it" >&2; }
+	@if reason=$$(scripts/make-venv.sh --check $(PYTHON)); then $(MAKE) --no-print-directory --silent venv matplotlib; \
+	    else echo "kvconn: no virtual environment: $$reason" >&2; false; fi || \
+	    { test -z "$$CI" && echo "kvconn: going on without it; what is left out is listed at the end" >&2; }
 
 bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
 	$(CARGO) run --package xtask

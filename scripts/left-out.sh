@@ -11,10 +11,8 @@ have() { command -v "$1" >/dev/null 2>&1; }
 lines() {
     if [ ! -e "$VENV/.stamp" ]; then
         if reason=$("$here/make-venv.sh" --check "$PYTHON" 2>/dev/null); then
-            reason="there is no virtual environment yet, or pip could not install its packages: make venv"
-            [ "$1" = planned ] && reason=""
-        elif [ "$1" = planned ] && [ "$(id -u)" = 0 ] && have apt-get; then
-            reason="" # make-venv.sh installs it
+            # Before the run: it will be made. After it: it could not be made.
+            [ "$1" = planned ] || reason="pip could not install its packages, or there is no venv; see 'make venv'"
         fi
         case $what in
             demo) left="the picture, and ranks that are pyzmq sockets" ;;
