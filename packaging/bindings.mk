@@ -26,3 +26,12 @@ fetch-bindings: venv
 
 test-bindings: lib peer venv ## test the bindings of those runtimes that are installed; fetches nothing
 	$(VENV)/bin/python -m pytest tests/bindings
+
+##@ Proofs
+# FRESH_TREE may be shared by several clones: it is only read.
+FRESH_TREE ?= $(TARGET)/fresh/debian12
+.PHONY: check-fresh
+check-fresh: ## make demo and make test in a bare Debian 12, as a user and as root; needs root and debootstrap
+	@command -v debootstrap >/dev/null || { echo "kvconn: apt-get install debootstrap" >&2; exit 1; }
+	scripts/check-fresh.sh $(FRESH_TREE) --user demo test
+	scripts/check-fresh.sh $(FRESH_TREE) --root demo test
