@@ -68,9 +68,11 @@ class Rank:
 
     def drain(self):
         """Ends without loss. Closing the socket under load would drop what libzmq and the kernel still hold, although
-        the kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close. (Once both
-        sides have closed, a libzmq whose queue is full reads no more and drops the last messages. At the FIN these were
-        not acknowledged.)
+        the kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close.
+
+        Once both sides have closed, a libzmq whose queue is full reads no more and drops what the kernel still holds.
+        Here this was not acknowledged at the FIN, because the senders' backlog is larger than the kernel's buffer. A
+        rank that must get everything has no bound on its queue (rcvhwm 0).
         """
         for descriptor in self.senders:
             with contextlib.suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as tcp:

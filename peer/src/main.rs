@@ -23,8 +23,9 @@ its answer:
   resume    read again
   freeze    stop the whole process, as SIGSTOP does, after the answer; SIGCONT continues it
   die       SIGKILL itself; there is no answer
-  goodbye   leave without loss: half-close the connections, read until the senders
-            have closed too, exit with 0. SIGTERM does the same
+  goodbye   leave in order: half-close the connections, read until the senders have
+            closed too, exit with 0. SIGTERM does the same. With --rcvhwm 0 nothing is
+            lost that was acknowledged; a libzmq whose queue is full may lose the rest
 
 The end of standard input ends the process at once.
 

@@ -114,12 +114,9 @@ impl Rank {
 
     fn obey(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Report => say(&format!(
-                "report messages={} bytes={} connections={}",
-                self.messages,
-                self.bytes,
-                self.connections
-            )),
+            Command::Report => {
+                say(&format!("report messages={} bytes={} connections={}", self.messages, self.bytes, self.connections))
+            }
             Command::Pause => {
                 self.paused = true;
                 say("paused")
@@ -171,11 +168,24 @@ impl Rank {
         Ok(())
     }
 
+    /// Reads what is there, at most one round. Leaving comes first: a rank that was stopped, and goes on because it has
+    /// to leave, must not read what its senders have sent meanwhile before it half-closes.
     fn read_round(&mut self) -> io::Result<()> {
         for _ in 0..ROUND {
-            if retry(|| self.pull.poll(zmq::POLLIN, 0))? == 0 {
+            let leave = zmq::PollItem::from_fd(self.terminated.descriptor(), zmq::POLLIN);
+            let mut items = [leave, self.pull.as_poll_item(zmq::POLLIN)];
+            retry(|| zmq::poll(&mut items, 0))?;
+            let [leave, message] = items.map(|item| !item.get_revents().is_empty());
+            if leave || !message {
                 break;
             }
+            self.read_one()?;
+        }
+        Ok(())
+    }
+
+    fn read_all(&mut self, quiet_ms: i64) -> io::Result<()> {
+        while retry(|| self.pull.poll(zmq::POLLIN, quiet_ms))? > 0 {
             self.read_one()?;
         }
         Ok(())
@@ -193,6 +203,9 @@ impl Rank {
 
     /// Leaves without loss. Closing the socket under load would drop what libzmq and the kernel still hold, although
     /// the kernel has acknowledged it. So only our own direction is closed: the senders see a FIN and close.
+    ///
+    /// Once both sides have closed, a libzmq whose queue is full reads no more and drops what the kernel still holds. So
+    /// nothing is lost only if the queue has no bound.
     fn leave(mut self) -> io::Result<()> {
         self.note_connections()?;
         for &descriptor in &self.descriptors {
@@ -210,12 +223,9 @@ impl Rank {
             let mut items = [self.monitor.as_poll_item(zmq::POLLIN), self.pull.as_poll_item(zmq::POLLIN)];
             retry(|| zmq::poll(&mut items, -1))?;
             self.note_connections()?;
-            self.read_round()?;
+            self.read_all(0)?;
         }
-        while retry(|| self.pull.poll(zmq::POLLIN, QUIET_MS))? > 0 {
-            self.read_one()?;
-        }
-        Ok(())
+        self.read_all(QUIET_MS)
     }
 }
 

@@ -5,6 +5,7 @@ import pathlib
 import shutil
 import struct
 import subprocess
+import sys
 
 import pytest
 
@@ -13,6 +14,9 @@ TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
 FETCHED = pathlib.Path(os.environ.get("KVCONN_BINDINGS") or TARGET / "bindings")
 LIBRARY = pathlib.Path(os.environ.get("KVCONN_LIB") or TARGET / "release" / "libkvconn.so")
 SECONDS = 120  # for a program on a loaded machine
+
+sys.path.insert(0, str(ROOT / "python"))
+os.environ.setdefault("KVCONN_LIB", str(LIBRARY))
 
 
 class Peer:

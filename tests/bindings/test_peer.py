@@ -8,6 +8,7 @@ import time
 import pytest
 import zmq
 
+import kvconn
 from conftest import Peer, SECONDS, run
 
 
@@ -80,34 +81,28 @@ def test_an_unknown_command_is_an_error_and_nothing_else(peer):
 
 @pytest.mark.parametrize("how", ["command", "SIGTERM"])
 def test_it_leaves_without_loss(tmp_path, how):
-    """The sender goes on until it sees the half-close. What its kernel had acknowledged by then is in the record."""
-    peer = Peer(tmp_path / "record", "--rcvhwm", "4", "--step-ms", "5", "--last-step-ms", "100")
-    with zmq.Context() as context, context.socket(zmq.PUSH) as push:
-        push.linger = 0
-        push.immediate = True
-        push.reconnect_ivl = -1
-        monitor = push.get_monitor_socket(zmq.EVENT_DISCONNECTED)
-        push.connect(peer.endpoint)
-        sent = 0
-
-        def send_some():
-            nonlocal sent
-            while push.poll(0, zmq.POLLOUT) and sent < 2000:
-                push.send(b"%d" % sent)
-                sent += 1
-            return sent >= 2000
-
-        wait_until("it is under load", send_some)
-        wait_until("it has begun to read", lambda: peer.received())
-        if how == "command":
-            assert peer.ask("goodbye") == "goodbye"
-        else:
-            peer.process.terminate()
-        assert monitor.poll(SECONDS * 1000), "the sender saw no half-close"
-        assert peer.process.wait(SECONDS) == 0
-        received = peer.received()
-        # In order, without a gap; more than the queue of 4 that it had when it was told to leave.
-        assert received == [[b"%d" % number] for number in range(len(received))] and len(received) > 50
+    """What its kernel has acknowledged is in its record, although it had read nothing of it when it was told to leave.
+    With a bound on its queue (--rcvhwm 4) it lost up to 495 of 500 messages here: docs/liveness.md says why.
+    """
+    peer = Peer(tmp_path / "record", "--rcvhwm", "0", "--step-ms", "5", "--last-step-ms", "100")
+    assert peer.ask("pause") == "paused"
+    manager = kvconn.manager_create()
+    conn = kvconn.connect(peer.endpoint, wait_ms=SECONDS * 1000, manager=manager)
+    for number in range(500):
+        kvconn.send(conn, [b"%d" % number])
+    wait_until("much is acknowledged", lambda: kvconn.connection_info(conn)["acknowledged"] > 100)
+    assert peer.received() == []
+    if how == "command":
+        assert peer.ask("goodbye") == "goodbye"
+    else:
+        peer.process.terminate()
+    assert peer.process.wait(SECONDS) == 0
+    wait_until("its end is seen", lambda: kvconn.connection_info(conn)["state"] == kvconn.STATE_ENDED)
+    info = kvconn.connection_info(conn)
+    received = peer.received()
+    assert len(received) >= info["acknowledged"] > 100
+    assert received == [[b"%d" % number] for number in range(len(received))]
+    kvconn.manager_destroy(manager)
     peer.close()
 
 
