@@ -63,7 +63,7 @@ test: try-venv test-rust test-c test-with-python ## every test that can run here
 ##@ Parts of `test`
 .PHONY: test-rust test-c test-python test-with-python
 test-rust: lib $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
-	$(CARGO) $(CARGO_TEST)
+	$(CARGO) $(CARGO_TEST) --package kvconn --package kvconn-peer
 
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
@@ -109,7 +109,7 @@ bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from
 	$(CARGO) run --package xtask
 
 fmt: tools ## cargo fmt --check
-	$(CARGO) fmt --check
+	$(CARGO) fmt --check --package kvconn --package kvconn-peer --package xtask
 
 lint: tools ## clippy with warnings denied
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
