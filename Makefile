@@ -62,8 +62,9 @@ test: try-venv test-rust test-c test-with-python ## every test that can run here
 
 ##@ Parts of `test`
 .PHONY: test-rust test-c test-python test-with-python
+# Some tests have hundreds of peers in one process: more descriptors than the usual soft limit of 1,024.
 test-rust: lib $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
-	$(CARGO) $(CARGO_TEST) --package kvconn --package kvconn-peer
+	ulimit -S -n $$(ulimit -H -n) && $(CARGO) $(CARGO_TEST) --package kvconn --package kvconn-peer
 
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done

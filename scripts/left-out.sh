@@ -23,7 +23,7 @@ lines() {
     [ "$what" = test ] || return 0
 
     if ! unshare -m -n true 2>/dev/null; then
-        echo "tests that drop packets, replace /etc/hosts or need free ports: no network namespace can be made; run as root"
+        echo "tests that drop packets, replace /etc/hosts, need free ports or a user without threads: no network namespace can be made; run as root"
     elif ! have ip || ! have tc; then
         echo "tests that drop packets: there is no 'ip' or no 'tc'; apt-get install iproute2"
     fi
