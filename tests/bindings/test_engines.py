@@ -5,7 +5,7 @@ import re
 import socket
 import subprocess
 
-from conftest import BUILDERS, ROOT, SECONDS, run
+from runtimes import BUILDERS, ROOT, SECONDS, run
 
 THE_THREE = [[b"room", b"", b"1"], [b"room", b"", b"2"], [b"room", b"", b"3"]]
 

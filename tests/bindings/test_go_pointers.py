@@ -1,6 +1,6 @@
 """Why the Go program uses kvconn_send_packed: cgo refuses kvconn_send's array of pointers to Go memory."""
 
-from conftest import run
+from runtimes import run
 
 NESTED = """package main
 

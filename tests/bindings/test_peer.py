@@ -9,7 +9,7 @@ import pytest
 import zmq
 
 import kvconn
-from conftest import Peer, SECONDS, run
+from runtimes import Peer, SECONDS, run
 
 
 @pytest.fixture
