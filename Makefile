@@ -1,6 +1,7 @@
 # kvconn: build, test, demo. `make help` lists the targets.
 #
-# Needs cargo, cc, c++ and python3. Everything else (a venv with pyzmq, pytest and matplotlib) is made under the target directory.
+# Needs cargo, cc, c++ and python3. Everything else (a venv with pyzmq, pytest and matplotlib) is made under the target directory, and
+# left out where it cannot be made.
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
@@ -38,6 +39,9 @@ CARGO := env -u MAKEFLAGS -u MFLAGS -u MAKELEVEL cargo
 
 # cargo-nextest runs every test in a process of its own; plain `cargo test` must pass as well.
 CARGO_TEST := $(shell cargo nextest --version >/dev/null 2>&1 && echo nextest run --no-fail-fast || echo test --no-fail-fast)
+# Says what this machine leaves out, with the reason.
+LEFT_OUT := PYTHON="$(PYTHON)" VENV="$(VENV)" BINDINGS="$(TARGET)/bindings" scripts/left-out.sh
+VENV_OR_SYSTEM_PYTHON = $(if $(wildcard $(VENV)/.stamp),$(VENV)/bin/python,$(PYTHON))
 SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 
 ##@ Everyday
@@ -45,23 +49,32 @@ SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
 	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@$(LEFT_OUT) demo planned
+	@$(LEFT_OUT) test planned
 
-demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts a rank under load; writes target/demo/failover.svg
+demo: try-venv $(TARGET)/examples_c/failover peer ## kills a node and restarts a rank under load; writes target/demo/failover.svg
 	@mkdir -p $(TARGET)/demo
-	$(VENV)/bin/python examples_c/run_failover.py $(TARGET)/examples_c/failover $(TARGET)/demo/failover.svg
+	$(VENV_OR_SYSTEM_PYTHON) examples_c/run_failover.py --peer $(PEER) $(TARGET)/examples_c/failover $(TARGET)/demo/failover.svg
+	@$(LEFT_OUT) demo
 
-test: test-rust test-c test-cpp test-python test-install ## every test: Rust (with header and ABI), C, C++, Python, an installed copy
+test: try-venv test-rust test-c test-with-python ## every test that can run here: Rust (with header and ABI), C, C++, Python, bindings, an installed copy
+	@$(LEFT_OUT) test
 
 ##@ Parts of `test`
-.PHONY: test-rust test-c test-python
-test-rust: lib venv $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
-	$(CARGO) $(CARGO_TEST)
+.PHONY: test-rust test-c test-python test-with-python
+# Some tests have hundreds of peers in one process: more descriptors than the usual soft limit of 1,024.
+test-rust: lib $(EXAMPLES) ## Rust unit and integration tests, header, ABI and generated documents
+	ulimit -S -n $$(ulimit -H -n) && $(CARGO) $(CARGO_TEST) --package kvconn --package kvconn-peer
 
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
 
-test-python: lib venv matplotlib $(EXAMPLES) ## the library through ctypes, against pyzmq peers
+test-python: lib peer venv matplotlib $(EXAMPLES) ## the library through ctypes, against pyzmq peers
 	$(VENV)/bin/python -m pytest tests/python
+
+# Whether there is a virtual environment is known only when try-venv is done.
+test-with-python:
+	@test ! -e $(VENV)/.stamp || $(MAKE) --no-print-directory test-cpp test-python test-bindings test-install
 
 ##@ Longer
 .PHONY: bench loom soak
@@ -86,11 +99,18 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
+# The demo and the tests do without it, except in CI, which must leave nothing out.
+.PHONY: try-venv
+try-venv: | tools
+	@if reason=$$(scripts/make-venv.sh --check $(PYTHON)); then $(MAKE) --no-print-directory --silent venv matplotlib; \
+	    else echo "kvconn: no virtual environment: $$reason" >&2; false; fi || \
+	    { test -z "$$CI" && echo "kvconn: going on without it; what is left out is listed at the end" >&2; }
+
 bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
 	$(CARGO) run --package xtask
 
 fmt: tools ## cargo fmt --check
-	$(CARGO) fmt --check
+	$(CARGO) fmt --check --package kvconn --package kvconn-peer --package xtask
 
 lint: tools ## clippy with warnings denied
 	$(CARGO) clippy --workspace --all-targets -- -D warnings
@@ -99,8 +119,9 @@ clean: ## remove everything that was built
 	$(CARGO) clean
 	rm -rf $(VENV) $(TARGET)/examples_c $(TARGET)/examples_cpp $(TARGET)/tests_c $(TARGET)/loom
 
-tools:
-	@scripts/check-tools.sh $(firstword $(CC)) $(firstword $(CXX)) cargo $(PYTHON)
+tools: ## name everything that is missing to build
+	@CC="$(firstword $(CC))" CXX="$(firstword $(CXX))" PYTHON="$(PYTHON)" TARGET="$(TARGET)" scripts/check-tools.sh \
+	    $(if $(filter demo test test-% venv soak bindings,$(MAKECMDGOALS)),--python)
 
 # Cargo decides what to rebuild, so it runs every time. The linker and the loader find the library by the link with its SONAME.
 .PHONY: cargo-release

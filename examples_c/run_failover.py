@@ -1,14 +1,19 @@
 """The demo: runs the decode engine (failover.c) against four rank processes, kills node B under load, restarts rank A1
 under load, and proves the outcome.
 
-    run_failover.py PATH_OF_FAILOVER [PATH_OF_PICTURE.svg]
+    run_failover.py [--peer KVCONN_PEER [--no-pyzmq]] PATH_OF_FAILOVER [PATH_OF_PICTURE.svg]
+
+The ranks are ordinary PULL sockets. Rank 1 of each node is rank.py, which needs pyzmq. Rank 0 is the program
+kvconn-peer, if it is given; without pyzmq all are. Both write each message that they receive to a file.
 
 Prints one timeline of both sides, then a table of every connection: messages accepted, acknowledged and received.
 Exits 0 when the proof holds. No step starts at a fixed time: each waits, with a deadline, for the effect of the step
 before. The picture needs matplotlib (picture.py); without it the demo runs and says that the picture is left out.
 """
 
+import argparse
 import collections
+import importlib.util
 import itertools
 import json
 import os
@@ -22,13 +27,14 @@ import threading
 import time
 
 RANK_PROGRAM = pathlib.Path(__file__).with_name("rank.py")
+# A queue so small that messages that a rank does not read soon wait at their sender.
+RANK_OPTIONS = "--rcvhwm 64 --rcvbuf 131072 --step-ms 10 --last-step-ms 400".split()
 DEADLINE_SECONDS = 60.0  # for each step; an idle machine needs about one
 UNDER_LOAD = 1000  # messages that a rank must have received before the next step
 BACKLOG = 600  # messages for a rank that reads none: far more than its queue and its kernel hold
 SAMPLE_SECONDS = 0.020  # between two looks at what the ranks have received
 
 Message = collections.namedtuple("Message", "conn sequence room")
-MESSAGE = struct.Struct("=QQQ")
 ZERO = time.monotonic()
 
 
@@ -46,21 +52,67 @@ def say(what, details):
 class Rank:
     """One life of a rank process."""
 
-    def __init__(self, name, directory, endpoint="tcp://127.0.0.1:*"):
+    def __init__(self, name, directory, program, endpoint="tcp://127.0.0.1:*"):
         self.name = name
+        self.program = program
         self.samples = []  # (ms, messages received), for the picture
-        self.log = directory / f"{name}-{time.monotonic_ns()}"
-        arguments = [sys.executable, RANK_PROGRAM, endpoint, self.log]
-        self.process = subprocess.Popen(arguments, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        self.endpoint = self.process.stdout.readline().strip()
-        if not self.endpoint:
+        self.wrong = []  # messages that the engine did not send in this form
+        self._messages = []
+        self._unread = b""  # the beginning of a message
+        self._lock = threading.Lock()
+        record = directory / f"{name}-{time.monotonic_ns()}"
+        arguments = [*program, "--record", record, *RANK_OPTIONS, endpoint]
+        self.process = subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        said, _, self.endpoint = self.process.stdout.readline().strip().partition(" ")
+        if said != "bound":
             sys.exit(f"run_failover: rank {name} did not start")
+        self._record = record.open("rb")
 
     def count(self):
-        return self.log.stat().st_size // MESSAGE.size
+        return len(self.received())
 
     def received(self):
-        return [Message(*fields) for fields in MESSAGE.iter_unpack(self.log.read_bytes())]
+        """The messages until now, in their order."""
+        with self._lock:
+            self._unread += self._record.read()
+            at = 0
+            while (end := end_of_message(self._unread, at)) is not None:
+                frames = frames_of_message(self._unread, at)
+                message = message_of_engine(frames)
+                self._messages.append(message) if message else self.wrong.append(frames)
+                at = end
+            self._unread = self._unread[at:]
+            return self._messages
+
+
+def sizes_of_message(record, at):
+    """The sizes of its frames; None if they are not there yet."""
+    if len(record) < at + 4:
+        return None
+    (count,) = struct.unpack_from("=I", record, at)
+    return struct.unpack_from(f"={count}I", record, at + 4) if len(record) >= at + 4 + 4 * count else None
+
+
+def end_of_message(record, at):
+    """Where the next message begins; None if this one is not whole yet."""
+    sizes = sizes_of_message(record, at)
+    end = None if sizes is None else at + 4 + 4 * len(sizes) + sum(sizes)
+    return None if end is None or end > len(record) else end
+
+
+def frames_of_message(record, at):
+    sizes = sizes_of_message(record, at)
+    begins = itertools.accumulate(sizes, initial=at + 4 + 4 * len(sizes))
+    return [record[begin : begin + size] for begin, size in zip(begins, sizes)]
+
+
+def message_of_engine(frames):
+    """What the engine has stamped on the message. None if its frames do not belong together: two were mixed up."""
+    if len(frames) != 10 or not frames[0].isdigit() or len(frames[9]) != 16:
+        return None
+    room = int(frames[0])
+    whole = frames[5] == struct.pack("=128Q", *range(room * 128, room * 128 + 128))  # the pages of this room
+    return Message(*struct.unpack("=QQ", frames[9]), room) if whole else None
 
 
 class Engine:
@@ -127,10 +179,18 @@ def sample(lives, stop):
             life.samples.append((now_ms(), life.count()))
 
 
-def run(program, directory):
+def rank_programs(peer, pyzmq):
+    """The programs of rank 0 and of rank 1 of each node."""
+    python = [sys.executable, RANK_PROGRAM] if pyzmq else None
+    if not peer and not python:
+        sys.exit("run_failover: the ranks need pyzmq, or the program kvconn-peer (--peer)")
+    return ([peer] if peer else python, python or [peer])
+
+
+def run(program, programs, directory):
     """The story. Returns the engine, every rank process, and when each step was taken here."""
     print(f"{'ms':>9}  {'what':<12}  details")
-    nodes = {name: [Rank(f"{name}{r}", directory) for r in range(2)] for name in "AB"}
+    nodes = {name: [Rank(f"{name}{r}", directory, programs[r]) for r in range(2)] for name in "AB"}
     lives = nodes["A"] + nodes["B"]
     engine = Engine(program, nodes)
     when = {}
@@ -157,7 +217,7 @@ def run(program, directory):
         step("the engine has rerouted", lambda: "REROUTED" in engine.steps, nodes["A"])
         step("node A serves alone", loaded(nodes["A"]), nodes["A"])
 
-        again = [Rank(rank.name, directory, rank.endpoint) for rank in nodes["B"]]
+        again = [Rank(rank.name, directory, rank.program, rank.endpoint) for rank in nodes["B"]]
         lives += again
         text = "node B: new processes listen on the same ports, and discovery tells the engine"
         when["RESTART B"] = say("RESTART", text)
@@ -180,7 +240,7 @@ def run(program, directory):
             sys.exit(f"run_failover: rank A1 ended with status {leaves.process.returncode}")
         step("the engine knows what is unacknowledged", lambda: "UNACKED" in engine.steps, living)
 
-        successor = Rank(leaves.name, directory, leaves.endpoint)
+        successor = Rank(leaves.name, directory, leaves.program, leaves.endpoint)
         lives.append(successor)
         living.append(successor)
         text = "rank A1: a new process listens on the same port, and discovery tells the engine"
@@ -328,13 +388,26 @@ def draw(path, engine, lives, when):
 
 
 def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--peer", help="the program kvconn-peer")
+    parser.add_argument("--no-pyzmq", action="store_true", help="use kvconn-peer for all ranks")
+    parser.add_argument("failover", help="the engine")
+    parser.add_argument("picture", nargs="?", help="an SVG file to write")
+    options = parser.parse_args()
+    pyzmq = not options.no_pyzmq and importlib.util.find_spec("zmq") is not None
+    programs = rank_programs(options.peer, pyzmq)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that no process stays behind
-    program, *picture_path = sys.argv[1:]
     with tempfile.TemporaryDirectory(prefix="kvconn-demo-") as directory:
-        engine, lives, when = run(program, pathlib.Path(directory))
+        engine, lives, when = run(options.failover, programs, pathlib.Path(directory))
         holds = prove(engine, lives, when["KILL"])
-        if picture_path:
-            draw(picture_path[0], engine, lives, when)
+        for life in lives:
+            if life.wrong:
+                print(f"BROKEN  rank {life.name} received {len(life.wrong)} messages with frames of others")
+                holds = False
+        names = ["pyzmq" if program[0] == sys.executable else "kvconn-peer" for program in programs]
+        print(f"Rank 0 of each node was {names[0]}, rank 1 {names[1]}.")
+        if options.picture:
+            draw(options.picture, engine, lives, when)
     sys.exit(0 if holds else 1)
 
 

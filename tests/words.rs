@@ -10,7 +10,9 @@ use std::path::Path;
 const READ: &[&str] = &[
     "src",
     "include",
+    "peer",
     "python",
+    "bindings",
     "tests",
     "docs",
     "examples_c",

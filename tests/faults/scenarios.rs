@@ -3,6 +3,16 @@
 use crate::common::Peer;
 use crate::common::engine::narrow_peer;
 use crate::programs::{compile, run};
+use crate::skip_unless;
+
+/// RLIMIT_NPROC counts all threads of a user, so the program must be a user of its own.
+fn a_user_of_its_own() -> Result<(), String> {
+    // SAFETY: no arguments.
+    match unsafe { libc::geteuid() } {
+        0 => Ok(()),
+        _ => Err("only root can become a user that has no other thread; run as root".into()),
+    }
+}
 
 #[track_caller]
 fn passes(scenario: &str, endpoint: &str) {
@@ -25,18 +35,21 @@ fn a_host_that_writes_to_any_descriptor_harms_nobody() {
 /// Field report R29.
 #[test]
 fn a_start_without_threads_gives_everything_back() {
+    skip_unless!(a_user_of_its_own());
     passes("few_threads", Peer::any().endpoint());
 }
 
 /// Field report R28.
 #[test]
 fn a_host_that_churns_threads_at_its_limit_gets_limit() {
+    skip_unless!(a_user_of_its_own());
     passes("churned_threads", Peer::any().endpoint());
 }
 
 /// Field report R36.
 #[test]
 fn a_name_that_no_thread_can_look_up_is_limit() {
+    skip_unless!(a_user_of_its_own());
     passes("no_resolver", Peer::any().endpoint());
 }
 

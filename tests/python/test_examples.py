@@ -148,9 +148,14 @@ def test_an_embedding_for_nobody_is_not_accepted(example, nobody):
 # ---- The demo --------------------------------------------------------------------------------------------------------
 
 
-def test_the_demo_tells_its_story_and_proves_it(example):
-    result = run(sys.executable, ROOT / "examples_c" / "run_failover.py", example("failover"))
+@pytest.mark.parametrize("ranks", ["pyzmq", "kvconn-peer"])
+def test_the_demo_tells_its_story_and_proves_it(example, ranks):
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    peer = pathlib.Path(os.environ.get("KVCONN_PEER") or target / "release" / "kvconn-peer")
+    options = [] if ranks == "pyzmq" else ["--peer", peer, "--no-pyzmq"]
+    result = run(sys.executable, ROOT / "examples_c" / "run_failover.py", *options, example("failover"))
     assert result.returncode == 0, result.stdout + result.stderr
+    assert f"\nRank 0 of each node was {ranks}, rank 1 {ranks}.\n" in result.stdout
     timeline, table, findings, _ = result.stdout.split("\n\n")
 
     lines = [line.split(maxsplit=2) for line in timeline.splitlines()[1:]]

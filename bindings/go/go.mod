@@ -1,0 +1,3 @@
+module kvconn.example/engine
+
+go 1.19
