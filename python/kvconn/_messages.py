@@ -40,13 +40,19 @@ def send(conn: types.Id, frames: types.Frames, timeout_ms: int = DEFAULT_TIMEOUT
     except BaseException as exception:
         _attempts.interrupted(exception, cell, "kvconn_send")
         raise
-    if sent:
+    if sent is not None and sent is not False:
         return sent
     if cell[0] is not None:
         raise _attempts.failure(cell)
+    return _send(conn, frames, timeout_ms, sent is None)
+
+
+# Functions of their own: the variables of a lambda cost time in every call, also in those that do not come so far.
+def _send(conn: Any, frames: Any, timeout_ms: Any, tries: bool) -> int:
+    """A send that must wait, or that could not be attempted: then it tries without waiting first."""
     conn, timeout_ms, sequence = uint64("conn", conn), timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
     call = Call("kvconn_send_packed", (conn, *packed(frames)), (byref(sequence),), lambda _: sequence.value)
-    number: int = run(call, timeout_ms, sent is None)
+    number: int = run(call, timeout_ms, tries)
     return number
 
 
@@ -65,20 +71,23 @@ def send_to(
     except BaseException as exception:
         _attempts.interrupted(exception, cell, "kvconn_send_to")
         raise
-    result: tuple[int, int]
-    if sent:
-        result = sent
-        return result
+    if sent is not None and sent is not False:
+        accepted: tuple[int, int] = sent
+        return accepted
     if cell[0] is not None:
         raise _attempts.failure(cell)
+    return _send_to(endpoint, frames, timeout_ms, manager, sent is None)
+
+
+def _send_to(endpoint: Any, frames: Any, timeout_ms: Any, manager: Any, tries: bool) -> tuple[int, int]:
     manager, timeout_ms, name = _check.manager(manager), timeout("timeout_ms", timeout_ms), text("endpoint", endpoint)
     conn, sequence = _ffi.conn_t(), ctypes.c_uint64()
     places = byref(conn), byref(sequence)
     head = manager, name, *packed(frames)
     call = Call("kvconn_send_packed_to", head, places, lambda _: (conn.value, sequence.value))
     # Without a connection the try would dial, and the second attempt could get BACKOFF for the end of that dial.
-    tries = sent is None and _calls.goes_aside(timeout_ms) and _connections.current(manager, name) != 0
-    result = run(call, timeout_ms, tries)
+    tries = tries and _calls.goes_aside(timeout_ms) and _connections.current(manager, name) != 0
+    result: tuple[int, int] = run(call, timeout_ms, tries)
     return result
 
 
