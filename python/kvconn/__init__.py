@@ -61,8 +61,9 @@ from ._ffi import EVENT_STALLED, LOG_DEBUG, LOG_ERROR, LOG_INFO, LOG_OFF, LOG_WA
 from ._ffi import MAX_FRAMES, OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN, SCOPE_CALL, SCOPE_NODE
 from ._ffi import SCOPE_NONE, SCOPE_PEER, SCOPE_PROCESS, STATE_CONNECTING, STATE_ENDED, STATE_READY, TEXT_SIZE, UNKNOWN
 from ._messages import Sent, flush, send, send_batch, send_owned, send_to, wait_released
-from ._nodes import FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_find, node_info, node_open
-from ._nodes import node_remove_endpoints, node_report_health, node_track_request, node_untrack_request, take_failure
+from ._nodes import Connected, FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_connect, node_find
+from ._nodes import node_info, node_open, node_remove_endpoints, node_report_health, node_set_endpoints
+from ._nodes import node_track_request, node_untrack_request, take_failure
 from ._objects import Connection, Endpoint, Handle, Manager, Node
 from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, metrics_text, next_event, set_log
 from ._waiting import Events, Failures
@@ -73,13 +74,13 @@ __all__ = [
     # Functions of kvconn.h
     "configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all",
     "disconnect_endpoint", "dump", "event_fd", "find", "flush", "handle_failure", "has", "manager_create",
-    "manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_find", "node_info", "node_open",
-    "node_remove_endpoints", "node_report_health", "node_track_request", "node_untrack_request", "send", "send_batch",
+    "manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_connect", "node_find", "node_info",
+    "node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request", "node_untrack_request", "send", "send_batch",
     "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released",
     # Objects over them
     "Connection", "Endpoint", "Events", "Failures", "Handle", "Manager", "Node",
     # What functions return and raise
-    "Call", "Error", "FailedEndpoint", "Failure", "Sent", "STATUSES", "METRICS_CONTENT_TYPE",
+    "Call", "Connected", "Error", "FailedEndpoint", "Failure", "Sent", "STATUSES", "METRICS_CONTENT_TYPE",
     "Invalid", "Stale", "NotFound", "Timeout", "Stalled", "Backoff", "ConnectFailed", "PeerLost", "Disconnected",
     "NodeFailed", "Conflict", "Limit", "Shutdown", "Internal", "Unsupported", "Partial", "WouldDeadlock", "Evicted",
     # Constants

@@ -19,6 +19,7 @@ what an attempt could not do.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
 import threading
@@ -215,6 +216,7 @@ class Call(metaclass=Brief):
     def _forked(self) -> None:
         """A signal handler has forked, and this is the child: its parent has the call."""
         self.error.message = b"the process was forked during the call"
+        self.error.os_errno = errno.ESTALE
         self.error.status = STALE
 
 

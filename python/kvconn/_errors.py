@@ -19,7 +19,7 @@ class Error(Exception, metaclass=Brief):
     message         one line for people: what happened, and with what
     endpoint        the endpoint that it is about, or ""
     conn            the connection that it is about, or 0
-    os_errno        the operating system's errno, or 0
+    os_errno        the operating system's errno, else that of the status (docs/status.md)
     scope           how far it reaches: SCOPE_CALL, SCOPE_PEER, SCOPE_NODE or SCOPE_PROCESS
     retriable       whether the same call can succeed later without a change
     retry_after_ms  milliseconds until the endpoint may be dialled again; 0 if unknown, or now
@@ -74,7 +74,9 @@ class NotFound(Error):
 
 
 class Timeout(Error):
-    """KVCONN_TIMEOUT (-4): The deadline passed first. A send was not accepted; a dial goes on."""
+    """KVCONN_TIMEOUT (-4): The deadline passed first; for a send, also that of an earlier send with at least this timeout,
+    with no progress since. A send was not accepted; a dial goes on.
+    """
 
 
 class Stalled(Error):
@@ -133,7 +135,9 @@ class Unsupported(Error):
 
 
 class Partial(Error):
-    """KVCONN_PARTIAL (-16): Some messages of a batch were not accepted. The others were."""
+    """KVCONN_PARTIAL (-16): Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The
+    others succeeded.
+    """
 
 
 class WouldDeadlock(Error):

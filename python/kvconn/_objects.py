@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 from . import _connections, _ffi, _messages, _nodes, _observe
 from ._brief import Brief
 from ._check import milliseconds, uint64
-from ._errors import Timeout, Unsupported
+from ._errors import Error, Timeout, Unsupported
 from ._ffi import DEFAULT
-from ._nodes import Failure
+from ._nodes import Connected, Failure
 from ._waiting import Events, Failures
 
 if TYPE_CHECKING:
@@ -236,6 +236,19 @@ class Node(Handle):
     def add_endpoints(self, endpoints: Iterable[str], options: Options | None = None) -> None:
         """Registers endpoints, all or none, and lifts their fences; dials nothing."""
         _nodes.node_add_endpoints(self._id, endpoints, options)
+
+    def set_endpoints(self, endpoints: Iterable[str], options: Options | None = None) -> None:
+        """Makes these its endpoints, in one step: registers new ones, takes the others away: node_set_endpoints."""
+        _nodes.node_set_endpoints(self._id, endpoints, options)
+
+    def connect(
+        self, endpoints: Iterable[str], options: Options | None = None, timeout: float | None = None
+    ) -> tuple[list[Connected], Error | None]:
+        """Registers endpoints, all or none, and dials all of them at the same time, under one deadline.
+
+        Returns a Connected for each, in order, and None, or the Partial when at least one failed: kvconn.node_connect.
+        """
+        return _nodes.node_connect(self._id, endpoints, options, milliseconds("timeout", timeout))
 
     def remove_endpoints(self, endpoints: Iterable[str]) -> None:
         """Takes endpoints away, ends their connections and fences them."""

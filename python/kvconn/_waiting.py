@@ -21,23 +21,7 @@ if TYPE_CHECKING:
 
     from .types import Event
 
-_POLL_MS = 20
 _ALIVE_SECONDS = 0.5  # how often an asynchronous wait looks whether its manager still exists
-
-
-def _take_failure(timeout_ms: int, manager: int) -> _nodes.Failure | None:
-    """take_failure, waiting: by itself where it has a timeout, else by asking again."""
-    take: Any = _nodes.take_failure
-    if "timeout_ms" in take.__code__.co_varnames[: take.__code__.co_argcount]:
-        waited: _nodes.Failure | None = take(timeout_ms=timeout_ms, manager=manager)
-        return waited
-    until = time.monotonic() + timeout_ms / 1000
-    while True:
-        failure: _nodes.Failure | None = take(manager=manager)
-        left = until - time.monotonic()
-        if failure is not None or left <= 0:
-            return failure
-        time.sleep(min(left, _POLL_MS / 1000))
 
 
 def _next(waiting: Events | Failures) -> Any:
@@ -166,7 +150,7 @@ class Failures(metaclass=Brief):
 
     def _take(self, timeout_ms: int) -> _nodes.Failure | None:
         """The next failure, or None after the timeout."""
-        return _take_failure(timeout_ms, self._manager)
+        return _nodes.take_failure(timeout_ms, self._manager)
 
     def __iter__(self) -> Failures:
         return self

@@ -13,7 +13,7 @@ use super::gate::Patience;
 use super::gate::pending::{self, PendingSend};
 use super::{Connection, ConnectionInner};
 use crate::connection::message::{Copies, Message};
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result};
 use crate::ids::ConnId;
 use crate::sys::wake::Waker;
 use crate::timeout::Timeout;
@@ -134,9 +134,5 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
 
 /// OK, or PARTIAL with the first failed item in its text.
 pub fn verdict(results: &[Result<u64>]) -> Result<()> {
-    let mut failed = results.iter().enumerate().filter_map(|(place, result)| Some((place, result.as_ref().err()?)));
-    let Some((place, first)) = failed.next() else { return Ok(()) };
-    let (count, all) = (1 + failed.count(), results.len());
-    let text = format!("{count} of {all} items failed; items[{place}]: {}: {}", first.status.name(), first.message);
-    Err(Error { status: Status::Partial, message: text, retry_after: None, ..first.clone() })
+    Error::partial("items", results)
 }
