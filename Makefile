@@ -24,6 +24,8 @@ SONAME  := $(RELEASE)/libkvconn.so.0
 
 STRICT   := -Wall -Wextra -Wpedantic -Werror -Iinclude
 C_STRICT := -std=c11 $(STRICT)
+# The Python tests of what the C extension does.
+PYTHON_SENDS := $(addprefix tests/python/test_,$(addsuffix .py,attempts messages arguments interrupted signals nodes errors))
 C_LINK   := -L$(RELEASE) -lkvconn -Wl,-rpath,'$$ORIGIN/../release' -pthread
 EXAMPLES := $(patsubst examples_c/%.c,$(TARGET)/examples_c/%,$(wildcard examples_c/*.c))
 # Each as C and as C++.
@@ -69,8 +71,10 @@ test-rust: lib $(EXAMPLES) ## Rust unit and integration tests, header, ABI and g
 test-c: $(EXAMPLES) $(C_TESTS) ## compile the examples with -Werror, compile tests/c as C11 and as C++17 and run them
 	@for program in $(C_TESTS); do echo "$$program"; "$$program" || exit 1; done
 
-test-python: lib peer venv matplotlib $(EXAMPLES) ## the library through ctypes, against pyzmq peers
+# The second run goes without the C extension.
+test-python: lib peer venv fast matplotlib $(EXAMPLES) ## the Python package against pyzmq peers, with its C extension and without
 	$(VENV)/bin/python -m pytest tests/python
+	KVCONN_PYTHON_FAST=0 $(VENV)/bin/python -m pytest $(PYTHON_SENDS)
 
 # Whether there is a virtual environment is known only when try-venv is done.
 test-with-python:

@@ -139,7 +139,8 @@ def main():
         found = measure_cpu(ways, count, size)
         medians = {name: statistics.median(rounds) for name, rounds in found.items()}
         ratios = {n: statistics.median(z / k for z, k in zip(found["pyzmq"], found[n])) for n in ours}
-        result["cpu"].append({"frames": count, "bytes": size, "us": medians, "pyzmq_over": ratios})
+        least = {name: min(rounds) for name, rounds in found.items()}
+        result["cpu"].append({"frames": count, "bytes": size, "us": medians, "least_us": least, "pyzmq_over": ratios})
         cells = " ".join(f"{medians[name]:10.2f} {ratios[name]:6.1f}" for name in ours)
         print(f"{f'{count} × {size} bytes':30} {medians['pyzmq']:8.2f} {cells}", flush=True)
     print(f"\n{'one busy thread beside it, ms':30} {'median':>8} {'p99':>10}")

@@ -338,7 +338,7 @@ def _extension() -> ModuleType | None:
 
 _fast = _extension()
 PATH = "ctypes" if _fast is None else "extension"
-send: Callable[..., Any] = _send if _fast is None else _fast.send
+send: Callable[..., int | None] = _send if _fast is None else _fast.send
 send_to: Callable[..., Any] = _send_to if _fast is None else _fast.send_to
 send_batch: Callable[..., Any] = _send_batch if _fast is None else _fast.send_batch
 track: Callable[..., Any] = _track if _fast is None else _fast.track

@@ -5,14 +5,21 @@ the object and its size. `Pins` unpins it, and what C wrote decides when. What i
 is never freed: libzmq may be reading it.
 """
 
+from __future__ import annotations
+
 import ctypes
 import os
 import threading
 import time
 from array import array
+from collections.abc import Callable, Iterable
 from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Any
 
 from . import _check, _ffi
+
+if TYPE_CHECKING:
+    from ._calls import Call
 
 _ssize_t = ctypes.c_ssize_t
 
@@ -48,7 +55,7 @@ _MOST = 2**32 - 1  # the largest frame of a packed message
 # ---- Frames ----------------------------------------------------------------------------------------------------------
 
 
-def _listed(frames, where):
+def _listed(frames: Any, where: str) -> Iterable[Any]:
     """The frames, unless they are a single buffer: its items would each become a frame."""
     if isinstance(frames, (list, tuple)):
         return frames
@@ -65,7 +72,7 @@ def _listed(frames, where):
     return _check.iterated(where, frames, "bytes")
 
 
-def _view(frame, name):
+def _view(frame: Any, name: str) -> memoryview:
     """A memoryview of a frame. A bytearray that is viewed keeps its size."""
     try:
         return memoryview(frame)
@@ -75,15 +82,16 @@ def _view(frame, name):
         raise TypeError(f"{name} cannot be read as bytes: {error}") from None
 
 
-def packed(frames):
+def packed(frames: Any) -> tuple[bytes, ctypes.Array[ctypes.c_uint32], int]:
     """The frames as kvconn_send_packed takes them: buffer, sizes, count. A frame that is not contiguous is copied in C
     order."""
-    parts, sizes = [], array("I")
+    parts: list[bytes | memoryview] = []
+    sizes = array("I")
     for place, frame in enumerate(_listed(frames, "frames")):
         if type(frame) is not bytes:
             view = _view(frame, f"frames[{place}]")
             frame = view if view.c_contiguous else view.tobytes()
-        size = frame.nbytes if type(frame) is memoryview else len(frame)
+        size: int = frame.nbytes if type(frame) is memoryview else len(frame)
         if size > _MOST:
             raise ValueError(f"frames[{place}] has {size} bytes; at most {_MOST} can be copied: use send_owned")
         parts.append(frame)
@@ -94,10 +102,17 @@ def packed(frames):
 class Pinned:
     """The frames of one message, and the array of them as C takes it. They are pinned from `pin` to `unpin`."""
 
-    def __init__(self):
-        self.buffers, self.frames, self.count = (), None, 0
+    def __init__(self) -> None:
+        self.buffers: Any = ()
+        self.frames: ctypes.Array[_ffi.kvconn_frame_t] | None = None
+        self.count = 0
 
-    def pin(self, frames, where="frames", copied=None):
+    def pin(
+        self,
+        frames: Any,
+        where: str = "frames",
+        copied: dict[int, tuple[memoryview, memoryview]] | None = None,
+    ) -> None:
         """`copied` has the copies of frames that are not contiguous; None refuses those."""
         views = []
         for place, frame in enumerate(_listed(frames, where)):
@@ -114,9 +129,10 @@ class Pinned:
         self.buffers = (_Buffer * self.count)()
         for view, buffer in zip(views, self.buffers):
             _get(view, buffer, _SIMPLE)
-        self.frames = (_ffi.kvconn_frame_t * self.count)(*[(buffer.buf, buffer.len) for buffer in self.buffers])
+        pairs: Any = [(buffer.buf, buffer.len) for buffer in self.buffers]
+        self.frames = (_ffi.kvconn_frame_t * self.count)(*pairs)
 
-    def unpin(self):
+    def unpin(self) -> None:
         """Gives the buffers back to Python. A second call does nothing."""
         for buffer in self.buffers:
             _release(buffer)
@@ -134,7 +150,7 @@ class _Owned:
 
     __slots__ = "call", "conn", "sequence", "pinned"
 
-    def __init__(self, call, conn, sequence, pinned):
+    def __init__(self, call: Call, conn: int, sequence: ctypes.c_uint64, pinned: Pinned) -> None:
         self.call, self.conn, self.sequence, self.pinned = call, conn, sequence, pinned
 
 
@@ -145,30 +161,30 @@ class Pins:
     may interrupt any line here, and may call any function of the package: each step can be done twice.
     """
 
-    def __init__(self, released):
+    def __init__(self, released: Callable[[int, int], bool]) -> None:
         self._released = released  # (connection, sequence): whether the buffers up to that message are released
         # The same two dicts for ever: a send looks at them without a call.
-        self.in_flight = {}  # messages whose call is not known to be over
-        self.accepted = {}  # connection: heap of (sequence, message)
+        self.in_flight: dict[int, _Owned] = {}  # messages whose call is not known to be over
+        self.accepted: dict[int, list[tuple[int, int, _Owned]]] = {}  # connection: heap of (sequence, message)
         self._begin()
         os.register_at_fork(after_in_child=self._in_child)
 
-    def _begin(self):
+    def _begin(self) -> None:
         self._lock = threading.RLock()  # the thread's own signal handlers may come in
         self.in_flight.clear()
         self.accepted.clear()
-        self._turn = []  # connections that the present round has not looked at
+        self._turn: list[int] = []  # connections that the present round has not looked at
         self._due = 0.0
 
-    def __bool__(self):
+    def __bool__(self) -> bool:
         return bool(self.in_flight or self.accepted)
 
-    def add(self, call, conn, sequence, pinned):
+    def add(self, call: Call, conn: int, sequence: ctypes.c_uint64, pinned: Pinned) -> None:
         """To be called before the call begins."""
         message = _Owned(call, conn, sequence, pinned)
         self.in_flight[id(message)] = message
 
-    def sweep(self, conn=None):
+    def sweep(self, conn: Any = None) -> None:
         """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows.
         """
         with self._lock:
@@ -182,7 +198,7 @@ class Pins:
                 now = time.monotonic()
                 self._due = now + SHARE * (now - begun)
 
-    def unpin_all(self):
+    def unpin_all(self) -> None:
         """For the moment when kvconn has released everything. What is in flight stays."""
         with self._lock:
             for message in list(self.in_flight.values()):
@@ -191,7 +207,7 @@ class Pins:
                 for *_, message in self.accepted.pop(conn, ()):
                     message.pinned.unpin()
 
-    def _sort(self, message):
+    def _sort(self, message: _Owned) -> None:
         """What C wrote decides: accepted, refused, or not over."""
         call = message.call
         if call.error.status == 0:
@@ -205,14 +221,14 @@ class Pins:
             return
         self.in_flight.pop(id(message), None)
 
-    def _look_at_some(self):
+    def _look_at_some(self) -> None:
         if not self._turn:
             self._turn = list(self.accepted)
         for _ in range(min(TURN, len(self._turn))):
             if self._turn:
                 self._look_at(self._turn.pop())
 
-    def _look_at(self, conn):
+    def _look_at(self, conn: int) -> None:
         heap = self.accepted.get(conn)
         while heap:
             first = heap[0]
@@ -226,7 +242,7 @@ class Pins:
         if heap is not None and self.accepted.get(conn) is heap and not heap:
             del self.accepted[conn]
 
-    def _in_child(self):
+    def _in_child(self) -> None:
         """A forked child has no connection, so nothing reads its memory. Its parent's lock may be held by a thread that
         it does not have."""
         messages = [*self.in_flight.values(), *(entry[-1] for heap in self.accepted.values() for entry in heap)]

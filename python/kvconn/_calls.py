@@ -17,13 +17,17 @@ Sends and polls first make an attempt that keeps the GIL (`_attempts`). What fol
 what an attempt could not do.
 """
 
+from __future__ import annotations
+
 import errno
 import os
 import sys
 import threading
 import time
 from _thread import allocate_lock, get_ident, start_new_thread
+from collections.abc import Callable
 from ctypes import byref, c_size_t, c_void_p
+from typing import Any
 
 from . import _buffers, _check, _ffi
 from ._brief import Brief
@@ -40,10 +44,10 @@ SLICE_MS = 200  # the longest that the main thread is inside C, or waits without
 UNFINISHED = 1  # in a status that C has not written: it writes 0 or a negative number, as the last thing
 
 _main = threading.main_thread().ident
-_interrupted = {}  # calls whose result was not taken, in order; the next call of the same kind gives it out
+_interrupted: dict[Call, None] = {}  # calls whose result was not taken, in order; the next call of the same kind gives it out
 
 
-def _in_child():
+def _in_child() -> None:
     global _main
     _main = get_ident()
     _interrupted.clear()
@@ -52,14 +56,14 @@ def _in_child():
 os.register_at_fork(after_in_child=_in_child)
 
 
-def goes_aside(timeout_ms):
+def goes_aside(timeout_ms: int) -> bool:
     """Whether a call with this timeout runs on a thread of its own. At the interpreter's end there are no new threads.
     """
     long = timeout_ms > SLICE_MS or timeout_ms == _ffi.DEFAULT_TIMEOUT
     return long and get_ident() == _main and not sys.is_finalizing()
 
 
-def _unwritten():
+def _unwritten() -> _ffi.kvconn_error_t:
     error = _ffi.kvconn_error_t()
     error.status = UNFINISHED
     return error
@@ -84,22 +88,33 @@ class Call(metaclass=Brief):
         *("first", "last", "aside", "cancelled", "taken", "settled", "value", "broken", "_turn", "_over"),
     )
 
-    def __init__(self, name, head=(), tail=(), read=None, conn=None, ends=None, again=None, partial=False):
-        self.name, self.head, self.tail, self.read = name, head, tail, read
-        self.conn, self.ends, self.again, self.partial = conn, ends or [], again, partial
+    # In `about`: conn, ends, again, partial. help() shows this line.
+    def __init__(self, name: str, head: Any = (), tail: Any = (), read: Any = None, **about: Any) -> None:
+        self.name, self.tail = name, tail
+        self.head: Any = head
+        self.read: Callable[[Error | None], Any] | None = read
+        self.conn: int | None = about.pop("conn", None)
+        self.ends: list[Callable[[], object]] = about.pop("ends", None) or []
+        self.again: object = about.pop("again", None)
+        self.partial: bool = about.pop("partial", False)
+        assert not about, about
         self.last = self.aside = self.cancelled = self.taken = self.settled = False
-        self.first = self.value = self.broken = self._turn = self._over = None
+        self.first: _ffi.kvconn_error_t | None = None
+        self.broken: BaseException | None = None
+        self.value: Any = None
+        self._turn: Any = None
+        self._over: Any = None
         self.error = _unwritten()
 
     @property
-    def has_not_begun(self):
+    def has_not_begun(self) -> bool:
         return not self.aside and self.error.status == UNFINISHED
 
-    def done(self):
+    def done(self) -> bool:
         """Whether the call is over."""
         return self.error.status != UNFINISHED or self.broken is not None
 
-    def result(self, timeout_ms=None):
+    def result(self, timeout_ms: float | None = None) -> Any:
         """What the call returned; raises what it raised. Waits until it is over; the built-in TimeoutError when
         timeout_ms comes first."""
         until = None if timeout_ms is None else time.monotonic() + timeout_ms / 1000
@@ -118,17 +133,17 @@ class Call(metaclass=Brief):
         finally:
             del failure  # the exception would be part of a cycle
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[Any, ...]:
         done = self.done()
         if done:
             self._settle()
         return CopiedCall, (self.name, done, self.value, self._failure() if done else None)
 
-    def _must_wait(self):
+    def _must_wait(self) -> bool:
         """Whether an attempt without waiting has failed for want of time; prepares the next one."""
         return self.error.status in (TIMEOUT, STALLED)
 
-    def _invoke(self, timeout_ms):
+    def _invoke(self, timeout_ms: int | None) -> None:
         waits = () if timeout_ms is None else (timeout_ms,)
         try:
             getattr(lib, self.name)(*self.head, *waits, *self.tail, byref(self.error))
@@ -136,14 +151,14 @@ class Call(metaclass=Brief):
             if self.last:
                 self._drop_input()
 
-    def _drop_input(self):
+    def _drop_input(self) -> None:
         """C reads nothing of what it was given any more."""
         self.head = None
         while self.ends:
             self.ends[-1]()
             self.ends.pop()
 
-    def _settle(self):
+    def _settle(self) -> None:
         """Makes the result from what C wrote. Can be done twice."""
         if not self.settled:
             if self.broken is not None:
@@ -152,20 +167,20 @@ class Call(metaclass=Brief):
                 self.value = self.read(as_error(self.error) if self.error.status else None)
             self.settled = True
 
-    def _failure(self):
+    def _failure(self) -> Error | None:
         """The exception to raise, or None."""
         if self.error.status == 0 or self.error.status == PARTIAL and self.partial:
             return None
         return as_error(self.error)
 
-    def _wait(self, seconds):
+    def _wait(self, seconds: float) -> bool:
         """Waits for the thread of its own; false when the time is over first."""
         if self._over.acquire(True, seconds):
             self._over.release()
             return True
         return False
 
-    def _run_aside(self, timeout_ms):
+    def _run_aside(self, timeout_ms: int | None) -> None:
         self._turn, self._over = allocate_lock(), allocate_lock()
         self._over.acquire()
         process = os.getpid()
@@ -174,7 +189,7 @@ class Call(metaclass=Brief):
             try:
                 start_new_thread(self._on_its_thread, (timeout_ms,))
             except RuntimeError as error:
-                if error.__traceback__.tb_next is not None:
+                if error.__traceback__ is None or error.__traceback__.tb_next is not None:
                     raise  # out of a signal handler
                 self.aside = False  # there is no thread to be had: without handlers, then
                 self._invoke(timeout_ms)
@@ -188,7 +203,7 @@ class Call(metaclass=Brief):
                 self.aside = False  # it has not begun, and never will
             raise
 
-    def _on_its_thread(self, timeout_ms):
+    def _on_its_thread(self, timeout_ms: int | None) -> None:
         if not self._turn.acquire(False):
             return
         try:
@@ -198,7 +213,7 @@ class Call(metaclass=Brief):
         finally:
             self._over.release()
 
-    def _forked(self):
+    def _forked(self) -> None:
         """A signal handler has forked, and this is the child: its parent has the call."""
         self.error.message = b"the process was forked during the call"
         self.error.os_errno = errno.ESTALE
@@ -208,13 +223,13 @@ class Call(metaclass=Brief):
 class CopiedCall:
     """A copied or pickled `Call`: it knows the result if the call was over by then."""
 
-    def __init__(self, name, done, value, failure):
+    def __init__(self, name: str, done: bool, value: Any, failure: Error | None) -> None:
         self.name, self._done, self._value, self._failure = name, done, value, failure
 
-    def done(self):
+    def done(self) -> bool:
         return self._done
 
-    def result(self, timeout_ms=None):
+    def result(self, timeout_ms: float | None = None) -> Any:
         if not self._done:
             raise RuntimeError(f"{self.name} was not over when this copy was made")
         if self._failure is not None:
@@ -222,17 +237,17 @@ class CopiedCall:
         return self._value
 
 
-def note(call):
+def note(call: Call) -> None:
     """The result of this call, which a signal handler's exception has hidden, is given out by the next of its kind."""
     _interrupted[call] = None
 
 
-def is_left_over():
+def is_left_over() -> bool:
     """Whether any result waits for the next call of its kind."""
     return bool(_interrupted)
 
 
-def _left_over(again, timeout_ms):
+def _left_over(again: object, timeout_ms: int | None) -> Call | None:
     """An earlier call of that kind whose result was not taken; it is over, or the time is."""
     until = time.monotonic() + (timeout_ms or 0) / 1000
     for call in tuple(_interrupted):
@@ -253,7 +268,7 @@ def _left_over(again, timeout_ms):
     return None
 
 
-def run(call, timeout_ms=None, first_without_waiting=False, waits=False):
+def run(call: Call, timeout_ms: int | None = None, first_without_waiting: bool = False, waits: bool = False) -> Any:
     """Makes the call, and returns its result or raises its error.
 
     first_without_waiting: on the main thread, try with timeout 0 first: a thread costs more than most calls take.
@@ -307,26 +322,27 @@ def run(call, timeout_ms=None, first_without_waiting=False, waits=False):
         del failure  # the exception would be part of a cycle
 
 
-def get(name, kind, *head, **about):
+def get(name: str, kind: Any, *head: Any, **about: Any) -> Any:
     """Makes a call whose one out-parameter comes last before the error; returns that."""
     out = kind()
     return run(Call(name, head, (byref(out),), lambda _: out.value, **about))
 
 
-def fields(struct):
+def fields(struct: Any) -> dict[str, Any]:
     """A struct as a dict: texts decoded, without its size."""
     values = {name: getattr(struct, name) for name, _ in struct._fields_[1:]}
     return {name: value.decode() if isinstance(value, bytes) else value for name, value in values.items()}
 
 
-def array_of(function, kind, owner):
+def array_of(function: str, kind: Any, owner: int) -> list[Any]:
     """An array whose length may grow between asking and copying."""
     count = c_size_t(0)
     while True:
         array = (kind * count.value)()
         run(Call(function, (owner, array, len(array), byref(count))))
         if count.value <= len(array):
-            return array[: count.value]
+            found: list[Any] = array[: count.value]
+            return found
 
 
 # ---- Options, and buffers that C reads in place ----------------------------------------------------------------------
@@ -335,7 +351,7 @@ def array_of(function, kind, owner):
 class Options(c_void_p):
     """A dict of options as kvconn_options_t, for one call, which frees it; None stays NULL."""
 
-    def __init__(self, options):
+    def __init__(self, options: Any) -> None:
         super().__init__()
         if options is None:
             return
@@ -349,12 +365,12 @@ class Options(c_void_p):
             self.free()
             raise
 
-    def free(self):
+    def free(self) -> None:
         options, self.value = self.value, None
         lib.kvconn_options_free(options)
 
 
-def _released(conn, sequence):
+def _released(conn: int, sequence: int) -> bool:
     """Whether the buffers up to this message are the caller's. A connection is remembered while one of them is not."""
     return lib.kvconn_wait_released(conn, sequence, 0, None) in (0, STALE)
 

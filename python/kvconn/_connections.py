@@ -117,7 +117,7 @@ def connection_info(conn: types.Id) -> types.ConnectionInfo:
     """
     conn, info = uint64("conn", conn), _ffi.kvconn_connection_info_t()
     read: types.ConnectionInfo = run(
-        Call("kvconn_connection_info", (conn, byref(info)), (), lambda _: _calls.fields(info), conn)
+        Call("kvconn_connection_info", (conn, byref(info)), (), lambda _: _calls.fields(info), conn=conn)
     )
     return read
 

@@ -135,7 +135,9 @@ class Unsupported(Error):
 
 
 class Partial(Error):
-    """KVCONN_PARTIAL (-16): Some messages of a batch were not accepted. The others were."""
+    """KVCONN_PARTIAL (-16): Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The
+    others succeeded.
+    """
 
 
 class WouldDeadlock(Error):

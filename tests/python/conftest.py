@@ -27,6 +27,13 @@ def library_path():
     return path
 
 
+def pytest_report_header():
+    os.environ["KVCONN_LIB"] = str(library_path())
+    from kvconn import _attempts
+
+    return f"kvconn: sends and polls go through {'the C extension' if _attempts.PATH == 'extension' else 'ctypes'}"
+
+
 @pytest.fixture(scope="session")
 def lib():
     """The path of libkvconn.so; python/kvconn finds it through KVCONN_LIB as well."""

@@ -257,3 +257,17 @@ def test_ids_are_checked(kv):
         for wrong in (-1, 2**64, 1.0, "1", True, None):
             with pytest.raises((TypeError, ValueError), match=r"\bid\b"):
                 kind(wrong)
+
+
+def test_a_node_connects_all_its_ranks_and_follows_discovery(kv, managed, peer):
+    receivers, gone = [peer() for _ in range(3)], peer()
+    gone.kill()
+    node = managed.open_node("n")
+    ranks = [receiver.endpoint for receiver in receivers]
+    results, partial = node.connect([*ranks, gone.endpoint], timeout=5)
+    assert [kv.STATUSES[each.status] for each in results if each.status] == [kv.ConnectFailed]
+    assert isinstance(partial, kv.Partial)
+    assert [each.conn for each in results[:3]] == [managed.find(rank).id for rank in ranks]
+    node.set_endpoints(ranks[:2])
+    assert node.info()["endpoints"] == 2 and len(managed.connections()) == 2
+    assert node.connect(ranks[:2], timeout=5) == (results[:2], None)
