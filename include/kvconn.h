@@ -194,7 +194,8 @@
  * - The peer must still read it. It can do so if the connection ended by FIN (KVCONN_ENDED_FIN), the peer still lives,
  *   and it keeps reading. Data in its kernel is lost if the peer is killed, or closes its socket before it has read
  *   everything, and may be lost after a reset or a timeout. A peer that leaves without loss half-closes, reads to the
- *   end, and then exits.
+ *   end, and then exits. A libzmq peer does so only without a bound on its queue (ZMQ_RCVHWM 0): with a full queue,
+ *   libzmq drops what its kernel holds once both sides have closed.
  *
  * After kvconn's own disconnect the kernel may still deliver unacknowledged bytes. The count is KVCONN_UNKNOWN where
  * the platform cannot tell: on ipc endpoints, with the option acknowledgement=off, and on kernels before 4.1.
