@@ -1,0 +1,33 @@
+#!/usr/bin/env bash
+# build-release.sh ARCH TARGET-DIR ZIG-VENV GLIBC: kvconn for another Linux, by zig's compiler, against an old glibc.
+#
+# The result carries no path of this machine, and depends on nothing but the commit and the versions of the tools.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+arch=$1 target_dir=$2 venv=$3 glibc=$4
+triple=$arch-unknown-linux-gnu
+cargo_home=${CARGO_HOME:-$HOME/.cargo}
+rust_source=$(rustc --print sysroot)/lib/rustlib/src/rust
+rust_commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
+
+# Of two prefixes that match, the last one counts, for rustc as for clang.
+maps=("$HOME=home" "$PWD=." "$target_dir=target" "$cargo_home=cargo" "$venv=zig" "$rust_source=/rustc/$rust_commit")
+
+CARGO_ENCODED_RUSTFLAGS= c_flags=
+for map in "${maps[@]}"; do
+    CARGO_ENCODED_RUSTFLAGS+=${CARGO_ENCODED_RUSTFLAGS:+$'\x1f'}--remap-path-prefix=$map
+    c_flags+=" -ffile-prefix-map=$map"
+done
+export CARGO_ENCODED_RUSTFLAGS
+suffix=${triple//-/_}
+export "CFLAGS_$suffix=${c_flags# }" "CXXFLAGS_$suffix=${c_flags# }"
+unset RUSTFLAGS CFLAGS CXXFLAGS
+
+# Everything that the build writes stays under the target directory.
+export CARGO_TARGET_DIR=$target_dir
+export CARGO_ZIGBUILD_CACHE_DIR=$target_dir/zigbuild ZIG_GLOBAL_CACHE_DIR=$target_dir/cache ZIG_LOCAL_CACHE_DIR=$target_dir/cache
+export CARGO_INCREMENTAL=0 ZERO_AR_DATE=1
+# make's own flags would reach the make that builds libsodium.
+unset MAKEFLAGS MFLAGS MAKELEVEL
+
+PATH=$venv/bin:$PATH exec cargo zigbuild --release --lib --locked --target "$triple.$glibc"
