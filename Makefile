@@ -44,7 +44,7 @@ SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 .PHONY: help demo test
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	     /^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(TARGET)/examples_c/failover venv matplotlib ## kills a node and restarts a rank under load; writes target/demo/failover.svg
 	@mkdir -p $(TARGET)/demo

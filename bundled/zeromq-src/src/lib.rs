@@ -189,7 +189,9 @@ fn compile(source: &Path, out: &Path, sodium: &Path) {
     build
         .out_dir(out.join("lib"))
         .includes([source.join("include"), source.join("src"), source.join("external/sha1"), out.to_owned()])
-        .include(sodium);
+        .include(sodium)
+        // No symbol that the loader makes one of in the whole process: the static archive could not hide it.
+        .flag_if_supported("-fno-gnu-unique");
     map_paths(&mut build, out);
     for (name, value) in CONFIGURATION.iter().chain(LINUX) {
         build.define(name, *value);
