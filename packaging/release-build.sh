@@ -10,8 +10,10 @@ cargo_home=${CARGO_HOME:-$HOME/.cargo}
 rust_source=$(rustc --print sysroot)/lib/rustlib/src/rust
 rust_commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
 
+zig=$(echo "$venv"/lib/python*/site-packages/ziglang)
+
 # Of two prefixes that match, the last one counts, for rustc as for clang.
-maps=("$HOME=home" "$PWD=." "$target_dir=target" "$cargo_home=cargo" "$venv=zig" "$rust_source=/rustc/$rust_commit")
+maps=("$HOME=home" "$PWD=." "$target_dir=target" "$cargo_home=cargo" "$zig=zig" "$rust_source=/rustc/$rust_commit")
 
 CARGO_ENCODED_RUSTFLAGS= c_flags=
 for map in "${maps[@]}"; do
@@ -21,13 +23,29 @@ done
 export CARGO_ENCODED_RUSTFLAGS
 suffix=${triple//-/_}
 export "CFLAGS_$suffix=${c_flags# }" "CXXFLAGS_$suffix=${c_flags# }"
+# clang does not map paths for an assembler's file.
+export CCASFLAGS="-g0 -fPIC"
 unset RUSTFLAGS CFLAGS CXXFLAGS
 
 # Everything that the build writes stays under the target directory.
 export CARGO_TARGET_DIR=$target_dir
-export CARGO_ZIGBUILD_CACHE_DIR=$target_dir/zigbuild ZIG_GLOBAL_CACHE_DIR=$target_dir/cache ZIG_LOCAL_CACHE_DIR=$target_dir/cache
+export CARGO_ZIGBUILD_CACHE_DIR=$target_dir/zigbuild
+export ZIG_GLOBAL_CACHE_DIR=$target_dir/cache ZIG_LOCAL_CACHE_DIR=$target_dir/cache
 export CARGO_INCREMENTAL=0 ZERO_AR_DATE=1
 # make's own flags would reach the make that builds libsodium.
 unset MAKEFLAGS MFLAGS MAKELEVEL
+
+# zig compiles the C++ run-time library and its part of glibc when it links for the first time. Their debug information
+# names this machine's paths and no option changes that, so it is removed, before cargo links.
+if [ ! -e "$target_dir/runtime" ]; then
+    prefix=
+    [ "$(uname -m)" = "$arch" ] || prefix=$arch-linux-gnu-
+    mkdir -p "$target_dir"
+    printf '#include <new>\nint *first() { return new int; }\n' >"$target_dir/first.cpp"
+    "$venv/bin/python" -m ziglang c++ -g -fno-sanitize=all -target "$arch-linux-gnu.$glibc" -shared -fPIC \
+        "$target_dir/first.cpp" -o "$target_dir/first.so"
+    find "$ZIG_GLOBAL_CACHE_DIR/o" \( -name '*.a' -o -name '*.o' \) -exec "${prefix}objcopy" --strip-debug {} \;
+    touch "$target_dir/runtime"
+fi
 
 PATH=$venv/bin:$PATH exec cargo zigbuild --release --lib --locked --target "$triple.$glibc"

@@ -1,12 +1,11 @@
 #!/usr/bin/env bash
-# release-dist.sh ARCH BUILT-DIR DIST-DIR CXX-RUNTIME...: what is shipped for one machine, from what cargo has built.
+# release-dist.sh ARCH BUILD-DIR DIST-DIR: what is shipped for one machine, from what release-build.sh has built.
 #
-# Makes DIST-DIR/ARCH with lib/, include/, doc/ and debug/, and beside it the two tar files. CXX-RUNTIME are the
-# archives of the C++ run-time library that the compiler has linked into the shared object.
+# Makes DIST-DIR/ARCH with lib/, include/, doc/ and debug/, and beside it the two tar files.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-arch=$1 built=$2 dist=$3
-shift 3
+arch=$1 build=$2 dist=$3
+built=$build/$arch-unknown-linux-gnu/release
 version=$(sed -n 's/^version = "\(.*\)"/\1/p' Cargo.toml | head -n 1)
 abi=$(sed -n 's/.*-soname,libkvconn\.so\.\([0-9]*\).*/\1/p' build.rs)
 epoch=${SOURCE_DATE_EPOCH:-$(git log -1 --format=%ct)} # tar's time of every file: that of the commit
@@ -30,7 +29,17 @@ ln -s "libkvconn.so.$version" "$out/lib/libkvconn.so.$abi"
 ln -s "libkvconn.so.$abi" "$out/lib/libkvconn.so"
 
 if [ -x packaging/archive.sh ]; then
-    LD=${prefix}ld OBJCOPY=${prefix}objcopy AR=${prefix}ar NM=${prefix}nm STRIP=${prefix}strip KVCONN_ARCHIVE_EXTRA="$*" \
+    # The C++ run-time library, which zig has linked into the shared object. Its members have no fixed order.
+    runtime=$build/cxx
+    rm -rf "$runtime"
+    for name in libc++ libc++abi; do
+        mapfile -t archives < <(find "$build/cache/o" -name "$name.a")
+        [ "${#archives[@]}" = 1 ] || { echo "kvconn: zig has made ${#archives[@]} $name.a, not one" >&2; exit 1; }
+        mkdir -p "$runtime/$name"
+        (cd "$runtime/$name" && "${prefix}ar" x "${archives[0]}")
+    done
+    (export LC_ALL=C && "${prefix}ar" qcsD "$runtime/cxx.a" "$runtime"/libc++/*.o "$runtime"/libc++abi/*.o)
+    LD=${prefix}ld OBJCOPY=${prefix}objcopy AR=${prefix}ar NM=${prefix}nm STRIP=${prefix}strip KVCONN_ARCHIVE_EXTRA=$runtime/cxx.a \
         packaging/archive.sh "$built/libkvconn.a" "$out/lib/libkvconn.a"
 else
     cp "$built/libkvconn.a" "$out/lib/libkvconn.a"
