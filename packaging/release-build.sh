@@ -36,7 +36,19 @@ export CARGO_INCREMENTAL=0 ZERO_AR_DATE=1
 unset MAKEFLAGS MFLAGS MAKELEVEL
 
 # zig compiles the C++ run-time library and its part of glibc when it links for the first time. Their debug information
-# names this machine's paths and no option changes that, so it is removed, before cargo links.
+# names this machine's paths and no option changes that, so it is removed before cargo links. The members of zig's
+# archives have no fixed order either.
+without_debug() {
+    local archive=$1 members name
+    members=$(mktemp -d "$target_dir/members-XXXX")
+    "${prefix}ar" t "$archive" | while read -r name; do
+        "${prefix}ar" pP "$archive" "$name" >"$members/$(basename "$name")"
+    done
+    "${prefix}strip" --strip-debug "$members"/*.o
+    rm "$archive"
+    (export LC_ALL=C && "${prefix}ar" qcsD "$archive" "$members"/*.o)
+    rm -r "$members"
+}
 if [ ! -e "$target_dir/runtime" ]; then
     prefix=
     [ "$(uname -m)" = "$arch" ] || prefix=$arch-linux-gnu-
@@ -44,7 +56,7 @@ if [ ! -e "$target_dir/runtime" ]; then
     printf '#include <new>\nint *first() { return new int; }\n' >"$target_dir/first.cpp"
     "$venv/bin/python" -m ziglang c++ -g -fno-sanitize=all -target "$arch-linux-gnu.$glibc" -shared -fPIC \
         "$target_dir/first.cpp" -o "$target_dir/first.so"
-    find "$ZIG_GLOBAL_CACHE_DIR/o" \( -name '*.a' -o -name '*.o' \) -exec "${prefix}objcopy" --strip-debug {} \;
+    find "$ZIG_GLOBAL_CACHE_DIR/o" -name '*.a' | while read -r archive; do without_debug "$archive"; done
     touch "$target_dir/runtime"
 fi
 

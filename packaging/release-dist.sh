@@ -29,17 +29,14 @@ ln -s "libkvconn.so.$version" "$out/lib/libkvconn.so.$abi"
 ln -s "libkvconn.so.$abi" "$out/lib/libkvconn.so"
 
 if [ -x packaging/archive.sh ]; then
-    # The C++ run-time library, which zig has linked into the shared object. Its members have no fixed order.
-    runtime=$build/cxx
-    rm -rf "$runtime"
-    for name in libc++ libc++abi; do
+    # The C++ run-time library, which zig has linked into the shared object.
+    runtime=
+    for name in libc++ libc++abi libc++; do # each needs the other
         mapfile -t archives < <(find "$build/cache/o" -name "$name.a")
         [ "${#archives[@]}" = 1 ] || { echo "kvconn: zig has made ${#archives[@]} $name.a, not one" >&2; exit 1; }
-        mkdir -p "$runtime/$name"
-        (cd "$runtime/$name" && "${prefix}ar" x "${archives[0]}")
+        runtime+=" ${archives[0]}"
     done
-    (export LC_ALL=C && "${prefix}ar" qcsD "$runtime/cxx.a" "$runtime"/libc++/*.o "$runtime"/libc++abi/*.o)
-    LD=${prefix}ld OBJCOPY=${prefix}objcopy AR=${prefix}ar NM=${prefix}nm STRIP=${prefix}strip KVCONN_ARCHIVE_EXTRA=$runtime/cxx.a \
+    LD=${prefix}ld OBJCOPY=${prefix}objcopy AR=${prefix}ar NM=${prefix}nm STRIP=${prefix}strip KVCONN_ARCHIVE_EXTRA=$runtime \
         packaging/archive.sh "$built/libkvconn.a" "$out/lib/libkvconn.a"
 else
     cp "$built/libkvconn.a" "$out/lib/libkvconn.a"
