@@ -15,7 +15,8 @@ zig=$(echo "$venv"/lib/python*/site-packages/ziglang)
 # Of two prefixes that match, the last one counts, for rustc as for clang.
 maps=("$HOME=home" "$PWD=." "$target_dir=target" "$cargo_home=cargo" "$zig=zig" "$rust_source=/rustc/$rust_commit")
 
-CARGO_ENCODED_RUSTFLAGS= c_flags=
+CARGO_ENCODED_RUSTFLAGS=""
+c_flags=""
 for map in "${maps[@]}"; do
     CARGO_ENCODED_RUSTFLAGS+=${CARGO_ENCODED_RUSTFLAGS:+$'\x1f'}--remap-path-prefix=$map
     c_flags+=" -ffile-prefix-map=$map"
