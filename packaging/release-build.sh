@@ -61,4 +61,16 @@ if [ ! -e "$target_dir/runtime" ]; then
     touch "$target_dir/runtime"
 fi
 
+# The unwinder must be the process's own, libgcc_s.so.1: pthread_exit and pthread_cancel of glibc unwind with it through
+# kvconn's frames, and would give zig's static unwinder a context that is not its own, which crashes. Any copy of the
+# library does not do to link with, since it may be newer than the machines that load kvconn, so it is made here: names only.
+unwinder=$target_dir/unwinder/libgcc_s.so.1
+if [ ! -e "$unwinder" ]; then
+    mkdir -p "$(dirname "$unwinder")"
+    grep -o '_Unwind_[A-Za-z_]*' packaging/libgcc_s.map | sed 's/.*/void &(void) {}/' >"$unwinder.c"
+    "$venv/bin/python" -m ziglang cc -target "$arch-linux-gnu.$glibc" -shared -fPIC -nostdlib "$unwinder.c" -o "$unwinder" \
+        -Wl,-soname,libgcc_s.so.1 -Wl,--version-script=packaging/libgcc_s.map
+fi
+CARGO_ENCODED_RUSTFLAGS+=$'\x1f'-Clink-arg=$unwinder
+
 PATH=$venv/bin:$PATH exec cargo zigbuild --release --lib --locked --target "$triple.$glibc"
