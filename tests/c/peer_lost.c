@@ -37,7 +37,7 @@ int main(void) {
     }
     uint64_t acknowledged = 0;
     EXPECT(knows_acknowledged() ? KVCONN_OK : KVCONN_UNSUPPORTED, kvconn_flush(conn, 0, LONG_MS, &acknowledged, &error));
-    CHECK(acknowledged == (knows_acknowledged() ? MESSAGES : KVCONN_UNKNOWN));
+    CHECK(acknowledged == (knows_acknowledged() ? (uint64_t)MESSAGES : KVCONN_UNKNOWN));
     has_read_all(&peer);
 
     kill_peer(&peer);

@@ -13,7 +13,7 @@ static int calls_done;
 
 static void ignore_line(int32_t level, const char *line, void *user_data) { (void)level, (void)line, (void)user_data; }
 
-static uint64_t expected_count(void) { return knows_acknowledged() ? MESSAGES : KVCONN_UNKNOWN; }
+static uint64_t expected_count(void) { return knows_acknowledged() ? (uint64_t)MESSAGES : KVCONN_UNKNOWN; }
 
 static void send_in_every_way(kvconn_conn_t conn) {
     kvconn_error_t error = KVCONN_ERROR_INIT;
