@@ -50,7 +50,7 @@ SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 .PHONY: help demo test
 help: ## this list
 	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	     /^[a-z-]+:.*## / { printf "  %-13s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	     /^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@$(LEFT_OUT) demo planned
 	@$(LEFT_OUT) test planned
 

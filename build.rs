@@ -16,6 +16,7 @@ fn main() {
     }
     linker("-soname,libkvconn.so.0"); // the number is that of the C ABI
     linker("-z,nodelete"); // dlclose must not unmap the code that libzmq's I/O thread runs
+    linker("--build-id=sha1"); // gdb finds the debug symbols by it; not every linker makes one by itself
     // A missing symbol fails the build, not the first call. A sanitizer's symbols come from the executable, though.
     if env::var_os("CARGO_CFG_SANITIZE").is_none() {
         linker("-z,defs");

@@ -13,6 +13,8 @@ static int calls_done;
 
 static void ignore_line(int32_t level, const char *line, void *user_data) { (void)level, (void)line, (void)user_data; }
 
+static uint64_t expected_count(void) { return knows_acknowledged() ? (uint64_t)MESSAGES : KVCONN_UNKNOWN; }
+
 static void send_in_every_way(kvconn_conn_t conn) {
     kvconn_error_t error = KVCONN_ERROR_INIT;
     const kvconn_frame_t frames[] = {{"room", 4}, {"17", 2}};
@@ -31,16 +33,16 @@ static void send_in_every_way(kvconn_conn_t conn) {
     CHECK(status == KVCONN_OK && sequence == MESSAGES - 1);
     EXPECT(KVCONN_OK, kvconn_send_owned(conn, frames, 2, LONG_MS, NULL, NULL, &sequence, &error));
     CHECK(by == conn && sequence == MESSAGES);
-    EXPECT(KVCONN_OK, kvconn_flush(conn, 0, LONG_MS, &sequence, &error));
+    EXPECT(knows_acknowledged() ? KVCONN_OK : KVCONN_UNSUPPORTED, kvconn_flush(conn, 0, LONG_MS, &sequence, &error));
+    CHECK(sequence == expected_count());
     EXPECT(KVCONN_OK, kvconn_wait_released(conn, 0, LONG_MS, &error));
-    CHECK(sequence == MESSAGES);
 }
 
 static void observe(kvconn_conn_t conn, kvconn_node_t node) {
     kvconn_error_t error = KVCONN_ERROR_INIT;
     kvconn_connection_info_t info = KVCONN_CONNECTION_INFO_INIT;
     EXPECT(KVCONN_OK, kvconn_connection_info(conn, &info, &error));
-    CHECK(info.state == KVCONN_STATE_READY && info.acknowledged == MESSAGES);
+    CHECK(info.state == KVCONN_STATE_READY && info.acknowledged == expected_count());
     kvconn_node_info_t node_info = KVCONN_NODE_INFO_INIT;
     EXPECT(KVCONN_OK, kvconn_node_info(node, &node_info, &error));
     size_t needed = 0;
@@ -104,7 +106,10 @@ static void *all_calls(void *nothing) {
 }
 
 int main(int count, char **arguments) {
-    const size_t stack = (size_t)(count > 1 ? atoi(arguments[1]) : STACK_KIB) * 1024;
+    size_t stack = (size_t)(count > 1 ? atoi(arguments[1]) : STACK_KIB) * 1024;
+    /* No thread can have less: 128 KiB on aarch64. */
+    const long least = sysconf(_SC_THREAD_STACK_MIN);
+    if (least > 0 && stack < (size_t)least) stack = (size_t)least;
     peer = start_peer(MESSAGES);
     pthread_attr_t attributes;
     pthread_t thread;

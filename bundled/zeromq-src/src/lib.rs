@@ -6,8 +6,10 @@
 //! what a network, a kernel or a limit does.
 //!
 //! This crate takes libzmq 4.3.5 from `zeromq-src` 0.3.6, applies `patches/*.patch` in the order of their names, and
-//! compiles all of it with what Linux has. `ASSERTS.md` lists what is left of libzmq's assertions.
+//! compiles all of it with what Linux has. libsodium is the one of `libsodium-sys-stable` (`sodium.rs`). `ASSERTS.md` lists what is left of libzmq's assertions.
 //! `tests/process/bundled_libzmq.rs` and `tests/faults/` of kvconn prove the result at run time.
+
+mod sodium;
 
 use std::path::{Path, PathBuf};
 use std::{env, fs};
@@ -15,6 +17,8 @@ use std::{env, fs};
 use diffy::patch_set::{ParseOptions, PatchSet};
 // Cargo downloads it, so its directory is there. Its code is not used: it cannot compile changed sources.
 use upstream as _;
+
+use sodium::Sodium;
 
 /// The version of the crate whose sources are compiled, as in Cargo.toml.
 const SOURCE_CRATE: &str = "zeromq-src";
@@ -89,21 +93,19 @@ impl Build {
 
     /// Builds libzmq and prints Cargo's link instructions. Call it from a build script.
     pub fn build(&mut self) {
-        let variable = |name: &str| env::var(name).unwrap_or_else(|_| panic!("a build script has {name}"));
-        let (target, host) = (variable("TARGET"), variable("HOST"));
-        // A dependency of a build script is built for the host, so that is what this libsodium is for.
-        assert_eq!(target, host, "the bundled libsodium cannot be cross-compiled: build on the target");
+        let target = variable("TARGET");
         assert!(target.contains("linux"), "kvconn's libzmq is configured for Linux, not for {target}");
 
         let out = PathBuf::from(variable("OUT_DIR"));
         let source = out.join("source");
-        copy_sources(&find_sources(), &source);
+        copy_sources(&find_crate(SOURCE_CRATE, SOURCE_VERSION).join("vendor"), &source);
         apply_patches(&Path::new(env!("CARGO_MANIFEST_DIR")).join("patches"), &source);
-        compile(&source, &out);
+        let sodium = Sodium::for_target(&out);
+        compile(&source, &out, &sodium.include);
 
         println!("cargo:rustc-link-search=native={}", out.join("lib").display());
         println!("cargo:rustc-link-lib=static=zmq");
-        println!("cargo:rustc-link-search={}", env!("DEP_SODIUM_LIB"));
+        println!("cargo:rustc-link-search={}", sodium.library.display());
         println!("cargo:rustc-link-lib=static=sodium");
         println!("cargo:include={}", source.join("include").display());
         // Reaches kvconn's build script as DEP_ZMQ_COMPLETE.
@@ -111,21 +113,24 @@ impl Build {
     }
 }
 
-/// The directory of libzmq's sources, in the crate that carries them.
+fn variable(name: &str) -> String {
+    env::var(name).unwrap_or_else(|_| panic!("a build script has {name}"))
+}
+
+/// The directory of another crate's sources.
 ///
 /// That crate does not say where it is. Cargo unpacks it beside zmq-sys, whose build script this is: both come from the
 /// same registry, or from the same directory of vendored crates.
-fn find_sources() -> PathBuf {
-    let zmq_sys = PathBuf::from(env::var_os("CARGO_MANIFEST_DIR").expect("a build script has CARGO_MANIFEST_DIR"));
+fn find_crate(name: &str, version: &str) -> PathBuf {
+    let zmq_sys = PathBuf::from(variable("CARGO_MANIFEST_DIR"));
     let crates = zmq_sys.parent().expect("a crate is in a directory");
     let is_it = |directory: &PathBuf| {
         let manifest = fs::read_to_string(directory.join("Cargo.toml")).unwrap_or_default();
-        manifest.contains(&format!("name = \"{SOURCE_CRATE}\""))
-            && manifest.contains(&format!("version = \"{SOURCE_VERSION}\""))
+        manifest.contains(&format!("name = \"{name}\"")) && manifest.contains(&format!("version = \"{version}\""))
     };
-    let names = [format!("{SOURCE_CRATE}-{SOURCE_VERSION}"), SOURCE_CRATE.to_owned()];
+    let names = [format!("{name}-{version}"), name.to_owned()];
     let found = names.iter().map(|name| crates.join(name)).find(is_it);
-    found.unwrap_or_else(|| panic!("no {} in {}", names[0], crates.display())).join("vendor")
+    found.unwrap_or_else(|| panic!("no {} in {}", names[0], crates.display()))
 }
 
 fn copy_sources(from: &Path, to: &Path) {
@@ -174,7 +179,7 @@ fn apply_patches(patches: &Path, source: &Path) {
     }
 }
 
-fn compile(source: &Path, out: &Path) {
+fn compile(source: &Path, out: &Path, sodium: &Path) {
     // libzmq includes it. What it would hold is defined on the command line.
     fs::write(out.join("platform.hpp"), "").expect("the build directory can be written");
     let code = files(&source.join("src")).into_iter().filter(|file| {
@@ -184,9 +189,10 @@ fn compile(source: &Path, out: &Path) {
     build
         .out_dir(out.join("lib"))
         .includes([source.join("include"), source.join("src"), source.join("external/sha1"), out.to_owned()])
-        .include(env!("DEP_SODIUM_INCLUDE"))
+        .include(sodium)
         // No symbol that the loader makes one of in the whole process: the static archive could not hide it.
         .flag_if_supported("-fno-gnu-unique");
+    map_paths(&mut build, out);
     for (name, value) in CONFIGURATION.iter().chain(LINUX) {
         build.define(name, *value);
     }
@@ -195,6 +201,16 @@ fn compile(source: &Path, out: &Path) {
     }
     let sha1 = build.clone().file(source.join("external/sha1/sha1.c")).compile_intermediates();
     build.cpp(true).std("c++11").files(code).objects(sha1).compile("zmq");
+}
+
+/// Keeps the build machine's paths out of the objects: `__FILE__` in libzmq's assertions, and the debug information.
+fn map_paths(build: &mut cc::Build, out: &Path) {
+    let zmq_sys = PathBuf::from(variable("CARGO_MANIFEST_DIR")); // the compiler's working directory
+    // Of two that match, the last one counts.
+    for (path, name) in [(zmq_sys, "zmq-sys"), (out.to_owned(), "build"), (out.join("source"), "libzmq")] {
+        // gcc since 8 and clang since 10 know it.
+        build.flag_if_supported(format!("-ffile-prefix-map={}={name}", path.display()));
+    }
 }
 
 /// Whether the C library has strlcpy (glibc since 2.38): libzmq's own one would clash with it.
