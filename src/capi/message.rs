@@ -22,11 +22,12 @@
 use std::ffi::{c_char, c_void};
 use std::{ptr, slice};
 
+use super::KVCONN_DEFAULT_TIMEOUT;
 use super::guard::{ErrorOut, process, timeout};
 use super::pointers::{Array, Out};
 use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
-use crate::connection::message::{Copies, MAX_FRAMES, Message};
+use crate::connection::message::{Copies, MAX_FRAMES, Message, ShortMessage};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
 
@@ -42,6 +43,25 @@ pub struct kvconn_frame_t {
     pub data: *const c_void,
     /// Its size in bytes.
     pub size: usize,
+}
+
+impl kvconn_frame_t {
+    /// Adds a copy to the message. Returns false if it is not as usual: without data, or so large that sixteen of them
+    /// could have more bytes than memory can have.
+    ///
+    /// # Safety
+    /// Its data is NULL or may be read for its size.
+    #[inline(always)]
+    unsafe fn copy_usual(&self, message: &mut ShortMessage) -> bool {
+        if self.size == 0 {
+            return message.push(&[]);
+        }
+        if self.data.is_null() || self.size > isize::MAX as usize / ShortMessage::MOST {
+            return false;
+        }
+        // SAFETY: not NULL, no larger than memory can be, and readable by contract.
+        message.push(unsafe { slice::from_raw_parts(self.data.cast(), self.size) })
+    }
 }
 
 /// A block of the caller's bytes.
@@ -82,6 +102,29 @@ impl<'a> Frames<'a> {
     unsafe fn packed(buffer: *const c_void, sizes: *const u32, count: usize) -> Frames<'a> {
         // SAFETY: the same contract.
         Frames::Packed(buffer, unsafe { Array::new("sizes", sizes, count) })
+    }
+
+    /// Copies the frames in one pass. Returns false if they are not as usual: wrong, too many, or too large. Then
+    /// [`check`](Frames::check) says whether they can be a message.
+    #[inline(always)]
+    fn copy_short(&self, message: &mut ShortMessage) -> bool {
+        match self {
+            Frames::Separate(frames) => match frames.few(ShortMessage::MOST) {
+                // SAFETY: the data satisfies the contract of `separate`.
+                Some(frames) => frames.iter().all(|frame| unsafe { frame.copy_usual(message) }),
+                None => false,
+            },
+            Frames::Packed(buffer, sizes) => {
+                let Some(sizes) = sizes.few(ShortMessage::MOST) else { return false };
+                let mut data = buffer.cast::<u8>();
+                sizes.iter().all(|size| {
+                    let frame = kvconn_frame_t { data: data.cast(), size: *size as usize };
+                    data = data.wrapping_add(frame.size);
+                    // SAFETY: the buffer satisfies the contract of `packed`.
+                    unsafe { frame.copy_usual(message) }
+                })
+            }
+        }
     }
 
     /// Rejects what cannot be a message. The result makes the copy when the core asks for it.
@@ -211,10 +254,40 @@ pub unsafe extern "C" fn kvconn_send_packed(
     error.guard(|| send(conn, frames, timeout_ms, &sequence))
 }
 
+#[inline(always)]
 fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64>) -> Result<()> {
+    let conn = ConnId(conn);
+    if sequence.is_aligned() && timeout_ms >= i64::from(KVCONN_DEFAULT_TIMEOUT) {
+        let process = process()?;
+        if process.is_live(conn) {
+            let mut message = ShortMessage::new();
+            if frames.copy_short(&mut message) {
+                let number = match process.send_short(conn, &mut message) {
+                    Some(number) => number,
+                    None => send_long_way(conn, &mut message, timeout_ms)?,
+                };
+                sequence.set(number);
+                return Ok(());
+            }
+        }
+    }
+    send_any(conn, frames, timeout_ms, sequence)
+}
+
+/// Sends a message that did not pass the shortest way.
+#[cold]
+#[inline(never)]
+fn send_long_way(conn: ConnId, message: &mut ShortMessage, timeout_ms: i64) -> Result<u64> {
+    process()?.connection(conn)?.send_long_way(message, timeout("timeout_ms", timeout_ms)?)
+}
+
+/// Sends a message that is long, or of which an argument is wrong, or whose connection has ended.
+#[cold]
+#[inline(never)]
+fn send_any(conn: ConnId, frames: Frames, timeout_ms: i64, sequence: &Out<u64>) -> Result<()> {
     sequence.optional()?;
     let (mut message, timeout) = (frames.check()?, timeout("timeout_ms", timeout_ms)?);
-    sequence.set(process()?.connection(ConnId(conn))?.send(&mut message, timeout)?);
+    sequence.set(process()?.connection(conn)?.send(&mut message, timeout)?);
     Ok(())
 }
 

@@ -118,7 +118,7 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
             lane.waited.set(lane.waited.get() || matches!(patience, Patience::Until(_)));
             patience
         };
-        PendingSend { gate: &lane.conn.gate, items, patience }
+        PendingSend { gate: &*lane.conn.gate, items, patience }
     });
     pending::run(pending, Arc::new(Waker::new()), |place, result, behind| {
         let Lane { conn, waited, .. } = lane_of[&place];

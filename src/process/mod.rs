@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use crate::connection::Connection;
 use crate::connection::batch;
-use crate::connection::message::{Copies, Message};
+use crate::connection::message::{Copies, Message, ShortMessage};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
 use crate::log::{self, Level};
@@ -36,6 +36,7 @@ pub struct Process {
 
 impl Process {
     /// The state of this process. INVALID if an environment variable is not valid, SHUTDOWN after `kvconn_shutdown`.
+    #[inline(always)]
     pub fn current() -> Result<&'static Process> {
         let process = Process::in_any_state()?;
         if process.is_shut() {
@@ -45,6 +46,7 @@ impl Process {
     }
 
     /// The same, also after `kvconn_shutdown`.
+    #[inline(always)]
     pub(crate) fn in_any_state() -> Result<&'static Process> {
         // Check the mark first: it is set after CURRENT, so a thread that sees the mark sees the right process.
         if !fork::is_marked() {
@@ -55,10 +57,13 @@ impl Process {
     }
 
     /// Whether `kvconn_shutdown` was called.
+    #[inline(always)]
     pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Acquire)
     }
 
+    #[cold]
+    #[inline(never)]
     fn begin() -> Result<()> {
         let old = CURRENT.load(Ordering::Acquire);
         // SAFETY: null, or a leaked box that is never freed.
@@ -132,6 +137,19 @@ impl Process {
             };
             Error::new(Status::Stale, text).about(id)
         })
+    }
+
+    /// Sends a complete message on the live connection with this id, if that needs no waiting. `None`: it must be sent
+    /// with [`connection`](Self::connection).
+    #[inline(always)]
+    pub(crate) fn send_short(&self, id: ConnId, message: &mut ShortMessage) -> Option<u64> {
+        self.runtime.registry().gate(id)?.pass_short(message, |inner| inner.is(id))
+    }
+
+    /// Whether there is a live connection with this id. A hint: it takes no lock.
+    #[inline(always)]
+    pub(crate) fn is_live(&self, id: ConnId) -> bool {
+        self.runtime.registry().gate(id).is_some()
     }
 
     /// Sends each message on its connection. See [`batch::send_batch`].

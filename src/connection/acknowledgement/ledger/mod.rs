@@ -83,31 +83,33 @@ pub(crate) struct Counters {
 
 /// The ledger of one connection.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Ledger {
-    mechanism: Mechanism,
-    /// Bytes that the peer had sent before it could have sent a PING.
-    received_before: u64,
-    /// So far, everything that the peer sent since then looks like libzmq's PINGs. Then our answers are known exactly.
-    plain_pings: bool,
+    // What every message needs comes first, and is close together.
     /// Messages accepted, and their bytes on the wire.
     accepted: u64,
     accepted_bytes: u64,
+    /// The highest position that was seen acknowledged, with PONGs subtracted.
+    seen_bytes: u64,
+    /// The list's size at which the kernel is asked, to shorten it.
+    trim_at: usize,
+    /// Lengths of the messages after `acked`, each as a varint. At most half a percent of what is in flight for
+    /// messages of some hundred bytes, and at most half of it for empty ones.
+    lengths: VecDeque<u8>,
+    mechanism: Mechanism,
+    /// So far, everything that the peer sent since then looks like libzmq's PINGs. Then our answers are known exactly.
+    plain_pings: bool,
+    /// Bytes that the peer had sent before it could have sent a PING.
+    received_before: u64,
     /// Messages acknowledged whole, and the wire position of the end of the last one.
     acked: u64,
     acked_bytes: u64,
-    /// The highest position that was seen acknowledged, with PONGs subtracted.
-    seen_bytes: u64,
     /// Our kernel once had this many bytes of messages (first number), with at most this many bytes in all, PONGs
     /// included.
     written: (u64, u64),
     /// Bytes of PONGs that were subtracted although libzmq never sent them.
     never_sent: u64,
     at_rest: Option<Rest>,
-    /// Lengths of the messages after `acked`, each as a varint. At most half a percent of what is in flight for
-    /// messages of some hundred bytes, and at most half of it for empty ones.
-    lengths: VecDeque<u8>,
-    /// The list's size at which the kernel is asked, to shorten it.
-    trim_at: usize,
 }
 
 /// A time during which nothing was accepted and at least `least` bytes were missing at every check.
@@ -149,6 +151,7 @@ impl Ledger {
     }
 
     /// A message was accepted that takes this many bytes on the wire. Returns its sequence.
+    #[inline(always)]
     pub(crate) fn accept(&mut self, wire_bytes: u64) -> u64 {
         let mut rest = wire_bytes;
         while rest >= 0x80 {
@@ -163,6 +166,7 @@ impl Ledger {
 
     /// Whether the list has grown so long that the kernel should be asked. True once for each doubling, so the cost is
     /// negligible beside the messages.
+    #[inline(always)]
     pub(crate) fn wants_trimming(&mut self) -> bool {
         let wants = self.lengths.len() >= self.trim_at;
         if wants {
@@ -297,6 +301,7 @@ impl Ledger {
     }
 
     /// Bytes accepted and not known to be acknowledged.
+    #[inline(always)]
     pub(crate) fn bytes_in_flight(&self) -> u64 {
         self.accepted_bytes - self.seen_bytes
     }
