@@ -28,6 +28,7 @@ use super::pointers::{Array, Out};
 use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
 use crate::connection::message::{Copies, MAX_FRAMES, Message, ShortMessage};
+use crate::connection::send_short;
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
 
@@ -257,18 +258,18 @@ pub unsafe extern "C" fn kvconn_send_packed(
 #[inline(always)]
 fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64>) -> Result<()> {
     let conn = ConnId(conn);
-    if sequence.is_aligned() && timeout_ms >= i64::from(KVCONN_DEFAULT_TIMEOUT) {
-        let process = process()?;
-        if process.is_live(conn) {
-            let mut message = ShortMessage::new();
-            if frames.copy_short(&mut message) {
-                let number = match process.send_short(conn, &mut message) {
-                    Some(number) => number,
-                    None => send_long_way(conn, &mut message, timeout_ms)?,
-                };
-                sequence.set(number);
-                return Ok(());
-            }
+    if sequence.is_aligned()
+        && timeout_ms >= i64::from(KVCONN_DEFAULT_TIMEOUT)
+        && let Some(gate) = process()?.gate(conn)
+    {
+        let mut message = ShortMessage::new();
+        if frames.copy_short(&mut message) {
+            let number = match send_short(gate, conn, &mut message) {
+                Some(number) => number,
+                None => send_long_way(conn, &mut message, timeout_ms)?,
+            };
+            sequence.set(number);
+            return Ok(());
         }
     }
     send_any(conn, frames, timeout_ms, sequence)

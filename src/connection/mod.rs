@@ -10,7 +10,7 @@ mod inner;
 pub mod message;
 pub(crate) mod owner;
 pub(crate) mod registry;
-mod slots;
+pub(crate) mod slots;
 pub(crate) mod socket;
 pub(crate) mod state;
 mod timeouts;
@@ -507,6 +507,13 @@ impl Connection {
     fn bytes_reclaimed(&self, result: &Result<u64>) -> bool {
         matches!(result, Err(error) if error.status == Status::Limit) && self.owner.reclaim_bytes()
     }
+}
+
+/// Sends a complete message at a gate that was found by this id, if it is still that connection's, and if that needs no
+/// waiting. `None`: nothing is decided.
+#[inline(always)]
+pub(crate) fn send_short(gate: &ConnectionGate, id: ConnId, message: &mut ShortMessage) -> Option<u64> {
+    gate.pass_short(message, |inner| inner.is(id))
 }
 
 impl Drop for Connection {

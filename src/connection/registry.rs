@@ -32,10 +32,9 @@ impl Registry {
         self.gates.open()
     }
 
-    /// The gate of the live connection with this id. By now it may belong to another connection, or to none.
-    #[inline(always)]
-    pub(crate) fn gate(&self, id: ConnId) -> Option<&ConnectionGate> {
-        self.gates.find(id)
+    /// The gates of live connections, by id.
+    pub(crate) fn gates(&self) -> &Arc<Slots<ConnectionGate>> {
+        &self.gates
     }
 
     pub(crate) fn find(&self, id: ConnId) -> Option<Arc<Connection>> {

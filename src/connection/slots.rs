@@ -24,7 +24,11 @@ pub(crate) struct Slots<T> {
     state: Mutex<State<T>>,
 }
 
-struct Table<T>(Box<[Place<T>]>);
+struct Table<T> {
+    /// Its size, a power of two, less 1.
+    mask: usize,
+    places: Box<[Place<T>]>,
+}
 
 struct Place<T> {
     /// 0 if the place is free.
@@ -63,13 +67,14 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 impl<T> Table<T> {
     fn new(size: usize) -> NonNull<Table<T>> {
         let place = || Place { id: AtomicU64::new(0), value: AtomicPtr::new(ptr::null_mut()) };
-        NonNull::from(Box::leak(Box::new(Table((0..size).map(|_| place()).collect()))))
+        let table = Table { mask: size - 1, places: (0..size).map(|_| place()).collect() };
+        NonNull::from(Box::leak(Box::new(table)))
     }
 
     #[inline(always)]
     fn place(&self, id: ConnId) -> &Place<T> {
-        // The size is a power of two.
-        &self.0[id.0 as usize & (self.0.len() - 1)]
+        // SAFETY: the mask keeps it below the size.
+        unsafe { self.places.get_unchecked(id.0 as usize & self.mask) }
     }
 
     fn is_free(&self, id: ConnId) -> bool {
@@ -93,7 +98,7 @@ impl<T: Default> Slots<T> {
     /// Gives a value a fresh id. The value is a new one, or one that another id has had.
     pub(crate) fn open(self: &Arc<Self>) -> Slot<T> {
         let mut state = self.state.lock();
-        if 2 * (state.taken + 1) > self.table().0.len() {
+        if 2 * (state.taken + 1) > self.table().places.len() {
             self.grow(&mut state);
         }
         let value = state.free.pop().unwrap_or_else(|| {
@@ -111,8 +116,8 @@ impl<T: Default> Slots<T> {
     /// Two ids with different places in a table have different places in one of twice its size.
     fn grow(&self, state: &mut State<T>) {
         let old = self.table();
-        let new = Table::new(2 * old.0.len());
-        for place in &old.0 {
+        let new = Table::new(2 * old.places.len());
+        for place in &old.places {
             let (id, value) = (place.id.load(Ordering::Relaxed), place.value.load(Ordering::Relaxed));
             if let (true, Some(value)) = (id != 0, NonNull::new(value)) {
                 // SAFETY: made above, and freed with `self`.

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::Connection;
 use crate::connection::batch;
-use crate::connection::message::{Copies, Message, ShortMessage};
+use crate::connection::message::{Copies, Message};
+use crate::connection::slots::Slots;
+use crate::connection::{Connection, ConnectionGate};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
 use crate::log::{self, Level};
@@ -28,6 +29,8 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Process {
     pid: u32,
     runtime: Arc<Runtime>,
+    /// Those of the runtime's registry.
+    gates: Arc<Slots<ConnectionGate>>,
     /// The defaults, with those of the environment.
     values: Values,
     managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
@@ -96,6 +99,7 @@ impl Process {
         let default = Manager::new(ManagerId::NONE, values.clone(), runtime.clone());
         Ok(Process {
             pid: std::process::id(),
+            gates: runtime.registry().gates().clone(),
             runtime,
             values,
             managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
@@ -139,17 +143,11 @@ impl Process {
         })
     }
 
-    /// Sends a complete message on the live connection with this id, if that needs no waiting. `None`: it must be sent
-    /// with [`connection`](Self::connection).
+    /// The gate of the live connection with this id, without a lock. By now it may belong to another connection:
+    /// [`send_short`](crate::connection::send_short) checks that.
     #[inline(always)]
-    pub(crate) fn send_short(&self, id: ConnId, message: &mut ShortMessage) -> Option<u64> {
-        self.runtime.registry().gate(id)?.pass_short(message, |inner| inner.is(id))
-    }
-
-    /// Whether there is a live connection with this id. A hint: it takes no lock.
-    #[inline(always)]
-    pub(crate) fn is_live(&self, id: ConnId) -> bool {
-        self.runtime.registry().gate(id).is_some()
+    pub(crate) fn gate(&self, id: ConnId) -> Option<&ConnectionGate> {
+        self.gates.find(id)
     }
 
     /// Sends each message on its connection. See [`batch::send_batch`].
