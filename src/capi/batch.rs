@@ -23,8 +23,7 @@ use super::guard::{ErrorOut, process, timeout};
 use super::message::{Frames, kvconn_frame_t};
 use super::pointers::{misaligned, null};
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
-use crate::connection::batch::{MAX_BATCH, verdict};
-use crate::connection::message::Copies;
+use crate::connection::batch::{MAX_BATCH, Verdict};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 
@@ -141,14 +140,14 @@ pub unsafe extern "C" fn kvconn_send_batch(
         let (timeout, process) = timeout("timeout_ms", timeout_ms)
             .and_then(|timeout| Ok((timeout, process()?)))
             .inspect_err(|error| items.set_all(error.status))?;
-        let messages = items.read().map(|(conn, frames)| (conn, move |copies: &mut Copies| frames.copy(copies)));
-        let results = process.send_batch(messages, timeout);
-        for (place, result) in results.iter().enumerate() {
+        let mut verdict = Verdict::default();
+        process.send_items(items.read(), timeout, |place, result| {
+            verdict.note(place, &result);
             match result {
-                Ok(sequence) => items.set(place, Status::Ok, *sequence),
+                Ok(sequence) => items.set(place, Status::Ok, sequence),
                 Err(error) => items.set(place, error.status, 0),
             }
-        }
-        verdict(&results)
+        });
+        verdict.result()
     })
 }

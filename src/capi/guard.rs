@@ -55,8 +55,14 @@ impl ErrorOut {
     }
 
     /// Runs the body of an exported function: its error is filled in, a panic becomes KVCONN_INTERNAL.
-    #[inline(always)]
     pub(super) fn guard(self, body: impl FnOnce() -> Result<()>) -> kvconn_status_t {
+        self.guard_quick(|| uncancellable(body))
+    }
+
+    /// The same for a body that itself holds off the cancellation of its thread, with [`uncancellable`], around all that
+    /// a cancellation could interrupt: the C library's functions that are cancellation points.
+    #[inline(always)]
+    pub(super) fn guard_quick(self, body: impl FnOnce() -> Result<()>) -> kvconn_status_t {
         // The body's result, which is large, is turned into a status before it would have to be moved.
         let caught = caught(|| match body() {
             Ok(()) => {
@@ -138,14 +144,13 @@ thread_local! {
 
 /// Runs `body`; a panic becomes an error, and prints nothing.
 pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
-    caught(body).unwrap_or_else(|payload| Err(panicked(payload)))
+    caught(|| uncancellable(body)).unwrap_or_else(|payload| Err(panicked(payload)))
 }
 
 /// Runs `body`; a panic becomes its payload, and prints nothing.
 #[inline(always)]
 fn caught<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
     quieten_panics();
-    let _cancellable_at_return = NoCancellation::new();
     let outer = INSIDE.replace(true);
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
@@ -160,6 +165,12 @@ fn panicked(payload: Box<dyn Any + Send>) -> Error {
     let noted = PANIC.try_with(|p| p.try_borrow_mut().ok().and_then(|mut p| p.take())).ok().flatten();
     let text = noted.unwrap_or_else(|| said(payload.as_ref()));
     Error::new(Status::Internal, format!("kvconn panicked: {text}"))
+}
+
+/// Runs `body` with the cancellation of the calling thread held off.
+pub(super) fn uncancellable<T>(body: impl FnOnce() -> T) -> T {
+    let _cancellable_at_return = NoCancellation::new();
+    body()
 }
 
 /// Holds off the cancellation of the calling thread while it lives. `pthread_cancel` unwinds the thread's stack wherever it

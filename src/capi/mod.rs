@@ -255,6 +255,7 @@
 
 mod guard;
 mod pointers;
+mod recent;
 mod strings;
 
 mod batch;

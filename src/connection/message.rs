@@ -246,6 +246,9 @@ pub struct Copies(HashMap<(usize, usize), Frame>);
 impl Copies {
     /// Below this size, copying is as fast as sharing.
     const WORTH_SHARING: usize = 64;
+    /// Up to this size, frames of messages that pass at once are copied: that is faster than looking for equal ones, and
+    /// the memory is small.
+    pub(crate) const ALWAYS_COPIED: usize = 1024;
 
     fn frame(&mut self, bytes: &[u8]) -> io::Result<Frame> {
         if bytes.len() < Copies::WORTH_SHARING {

@@ -7,8 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::batch;
-use crate::connection::message::{Copies, Message};
+use crate::connection::batch::{self, BatchMessage};
 use crate::connection::slots::Slots;
 use crate::connection::{Connection, ConnectionGate};
 use crate::error::{Error, Result, Status};
@@ -33,9 +32,13 @@ pub struct Process {
     gates: Arc<Slots<ConnectionGate>>,
     /// The defaults, with those of the environment.
     values: Values,
-    managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
     shut: AtomicBool,
+    managers: Managers,
 }
+
+/// On cache lines of their own: every reader writes to the lock, and every send reads what stands beside it.
+#[repr(align(128))]
+struct Managers(RwLock<HashMap<ManagerId, Arc<Manager>>>);
 
 impl Process {
     /// The state of this process. INVALID if an environment variable is not valid, SHUTDOWN after `kvconn_shutdown`.
@@ -57,6 +60,17 @@ impl Process {
         }
         // SAFETY: set by `begin` before the mark, to a leaked box that is never freed.
         Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
+    }
+
+    /// The state of this process, if it was made before and `kvconn_shutdown` was not called.
+    #[inline(always)]
+    pub(crate) fn begun() -> Option<&'static Process> {
+        if !fork::is_marked() {
+            return None;
+        }
+        // SAFETY: as above.
+        let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
+        (!process.is_shut()).then_some(process)
     }
 
     /// Whether `kvconn_shutdown` was called.
@@ -102,7 +116,7 @@ impl Process {
             gates: runtime.registry().gates().clone(),
             runtime,
             values,
-            managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
+            managers: Managers(RwLock::new(HashMap::from([(ManagerId::NONE, default)]))),
             shut: AtomicBool::new(false),
         })
     }
@@ -114,21 +128,21 @@ impl Process {
 
     /// A manager by its id. STALE.
     pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
-        self.managers.read().get(&id).cloned().ok_or_else(|| {
+        self.managers.0.read().get(&id).cloned().ok_or_else(|| {
             Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
         })
     }
 
     /// All managers, the default one first.
     pub(crate) fn managers(&self) -> Vec<Arc<Manager>> {
-        let mut all: Vec<_> = self.managers.read().values().cloned().collect();
+        let mut all: Vec<_> = self.managers.0.read().values().cloned().collect();
         all.sort_by_key(|manager| manager.id());
         all
     }
 
     /// The same, or `None` if another thread holds the table's lock.
     pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
-        Some(self.managers.try_read()?.values().cloned().collect())
+        Some(self.managers.0.try_read()?.values().cloned().collect())
     }
 
     /// A connection by its id, live or ended and remembered. STALE.
@@ -151,11 +165,25 @@ impl Process {
     }
 
     /// Sends each message on its connection. See [`batch::send_batch`].
-    pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
-    where
-        M: FnOnce(&mut Copies) -> Result<Message>,
-    {
-        batch::send_batch(|id| self.connection(id), items, timeout)
+    #[inline(always)]
+    pub(crate) fn send_items<M: BatchMessage>(
+        &self,
+        items: impl ExactSizeIterator<Item = (ConnId, M)>,
+        timeout: Timeout,
+        done: impl FnMut(usize, Result<u64>),
+    ) {
+        batch::send_batch(|id| self.gate(id), |id| self.connection(id), items, timeout, done);
+    }
+
+    /// Sends each message on its connection. Returns for each its sequence, or why it was not accepted.
+    pub fn send_batch<M: BatchMessage>(
+        &self,
+        items: impl ExactSizeIterator<Item = (ConnId, M)>,
+        timeout: Timeout,
+    ) -> Vec<Result<u64>> {
+        let mut results = vec![Ok(0); items.len()];
+        self.send_items(items, timeout, |place, result| results[place] = result);
+        results
     }
 
     /// The manager that knows this life of a node. STALE.
@@ -179,7 +207,7 @@ impl Process {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
             values = values.with(options)?.sourced(options, Source::ManagerCreate);
         }
-        let mut managers = self.managers.write();
+        let mut managers = self.managers.0.write();
         // Checked under the lock: `shutdown` sets the flag before it reads the table.
         if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
@@ -200,7 +228,7 @@ impl Process {
         }
         let manager = self.manager(id)?;
         // If two threads destroy it, one of them succeeds.
-        if self.managers.write().remove(&id).is_none() {
+        if self.managers.0.write().remove(&id).is_none() {
             return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
         }
         let deadline = Instant::now() + timeout.or(manager.send_timeout());
