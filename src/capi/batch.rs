@@ -23,7 +23,7 @@ use super::guard::{ErrorOut, process, timeout};
 use super::message::{Frames, kvconn_frame_t};
 use super::pointers::{misaligned, null};
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
-use crate::connection::batch::{MAX_BATCH, Verdict};
+use crate::connection::batch::{BatchVerdict, MAX_BATCH};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 
@@ -140,7 +140,7 @@ pub unsafe extern "C" fn kvconn_send_batch(
         let (timeout, process) = timeout("timeout_ms", timeout_ms)
             .and_then(|timeout| Ok((timeout, process()?)))
             .inspect_err(|error| items.set_all(error.status))?;
-        let mut verdict = Verdict::default();
+        let mut verdict = BatchVerdict::default();
         process.send_items(items.read(), timeout, |place, result| {
             verdict.note(place, &result);
             match result {

@@ -113,22 +113,29 @@ impl<'a> Frames<'a> {
     #[inline(always)]
     fn copy_few(&self, message: &mut ShortMessage, most: usize) -> bool {
         match self {
-            Frames::Separate(frames) => match frames.few(ShortMessage::MOST) {
-                // SAFETY: the data satisfies the contract of `separate`.
-                Some(frames) => frames.iter().all(|frame| unsafe { frame.copy_usual(message, most) }),
-                None => false,
-            },
+            Frames::Separate(frames) => {
+                let Some(frames) = frames.few(ShortMessage::MOST) else { return false };
+                for frame in frames {
+                    // SAFETY: the data satisfies the contract of `separate`.
+                    if !unsafe { frame.copy_usual(message, most) } {
+                        return false;
+                    }
+                }
+            }
             Frames::Packed(buffer, sizes) => {
                 let Some(sizes) = sizes.few(ShortMessage::MOST) else { return false };
                 let mut data = buffer.cast::<u8>();
-                sizes.iter().all(|size| {
+                for size in sizes {
                     let frame = kvconn_frame_t { data: data.cast(), size: *size as usize };
                     data = data.wrapping_add(frame.size);
                     // SAFETY: the buffer satisfies the contract of `packed`.
-                    unsafe { frame.copy_usual(message, most) }
-                })
+                    if !unsafe { frame.copy_usual(message, most) } {
+                        return false;
+                    }
+                }
             }
         }
+        true
     }
 
     /// Rejects what cannot be a message. The result makes the copy when the core asks for it.

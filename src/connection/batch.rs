@@ -196,14 +196,14 @@ fn wait(mut lanes: Vec<Lane>, begun: Instant, timeout: Timeout, results: &mut [R
 
 /// The result of a whole batch.
 #[derive(Default)]
-pub(crate) struct Verdict {
+pub(crate) struct BatchVerdict {
     items: usize,
     failed: usize,
     /// The failed one with the lowest index.
     first: Option<(usize, Error)>,
 }
 
-impl Verdict {
+impl BatchVerdict {
     /// Notes the result of one item.
     #[inline(always)]
     pub(crate) fn note(&mut self, place: usize, result: &Result<u64>) {
@@ -224,7 +224,7 @@ impl Verdict {
 
     /// OK, or PARTIAL with the first failed item in its text.
     pub(crate) fn result(self) -> Result<()> {
-        let Verdict { items, failed, first } = self;
+        let BatchVerdict { items, failed, first } = self;
         let Some((place, first)) = first else { return Ok(()) };
         let text =
             format!("{failed} of {items} items failed; items[{place}]: {}: {}", first.status.name(), first.message);
@@ -234,7 +234,7 @@ impl Verdict {
 
 /// The same for all results.
 pub fn verdict(results: &[Result<u64>]) -> Result<()> {
-    let mut verdict = Verdict::default();
+    let mut verdict = BatchVerdict::default();
     results.iter().enumerate().for_each(|(place, result)| verdict.note(place, result));
     verdict.result()
 }

@@ -481,12 +481,11 @@ impl Channel for ConnectionInner {
     fn attempt_short(&mut self, message: &mut ShortMessage) -> Option<u64> {
         let open = self.state == State::Ready && !self.dead && !self.handing_over && self.draining.is_none();
         let Some((_, push)) = self.socket.as_ref().filter(|_| open) else { return None };
-        let wants_trimming = self
-            .account
-            .accept_quickly(message.wire(), || matches!(push.send(message.frames_mut()), Sent::Accepted))?;
+        let bytes = self.account.room_for_short(message.wire())?;
+        let Sent::Accepted = push.send(message.frames_mut()) else { return None };
         message.taken();
         self.over_budget = false;
-        if wants_trimming {
+        if self.account.accept_short(bytes) {
             self.trim_ledger();
         }
         self.note_accepted();

@@ -18,10 +18,10 @@ const FIRST_SIZE: usize = 1024;
 
 /// The places of the live ids.
 pub(crate) struct Slots<T> {
-    /// The last of `State::tables`.
+    /// The last of `Owned::tables`.
     table: AtomicPtr<Table<T>>,
     /// Leaf lock. Held to change a place, and to copy the table when it grows.
-    state: Mutex<State<T>>,
+    owned: Mutex<Owned<T>>,
 }
 
 struct Table<T> {
@@ -36,7 +36,7 @@ struct Place<T> {
     value: AtomicPtr<T>,
 }
 
-struct State<T> {
+struct Owned<T> {
     /// All tables so far. A reader may still use an old one, so none is freed. They take twice the last one's memory.
     tables: Vec<NonNull<Table<T>>>,
     /// All values, and those that no slot has.
@@ -91,30 +91,30 @@ impl<T> Table<T> {
 impl<T: Default> Slots<T> {
     pub(crate) fn new() -> Slots<T> {
         let first = Table::new(FIRST_SIZE);
-        let state = State { tables: vec![first], values: Vec::new(), free: Vec::new(), taken: 0 };
-        Slots { table: AtomicPtr::new(first.as_ptr()), state: Mutex::new(state) }
+        let owned = Owned { tables: vec![first], values: Vec::new(), free: Vec::new(), taken: 0 };
+        Slots { table: AtomicPtr::new(first.as_ptr()), owned: Mutex::new(owned) }
     }
 
     /// Gives a value a fresh id. The value is a new one, or one that another id has had.
     pub(crate) fn open(self: &Arc<Self>) -> Slot<T> {
-        let mut state = self.state.lock();
-        if 2 * (state.taken + 1) > self.table().places.len() {
-            self.grow(&mut state);
+        let mut owned = self.owned.lock();
+        if 2 * (owned.taken + 1) > self.table().places.len() {
+            self.grow(&mut owned);
         }
-        let value = state.free.pop().unwrap_or_else(|| {
+        let value = owned.free.pop().unwrap_or_else(|| {
             let value = NonNull::from(Box::leak(Box::new(T::default())));
-            state.values.push(value);
+            owned.values.push(value);
             value
         });
         // Half of the places are free, and ids go through them in order.
         let id = std::iter::repeat_with(ConnId::fresh).find(|id| self.table().is_free(*id)).unwrap_or_default();
         self.table().put(id, value);
-        state.taken += 1;
+        owned.taken += 1;
         Slot { slots: self.clone(), id, value }
     }
 
     /// Two ids with different places in a table have different places in one of twice its size.
-    fn grow(&self, state: &mut State<T>) {
+    fn grow(&self, owned: &mut Owned<T>) {
         let old = self.table();
         let new = Table::new(2 * old.places.len());
         for place in &old.places {
@@ -124,7 +124,7 @@ impl<T: Default> Slots<T> {
                 unsafe { new.as_ref() }.put(ConnId(id), value);
             }
         }
-        state.tables.push(new);
+        owned.tables.push(new);
         self.table.store(new.as_ptr(), Ordering::Release);
     }
 }
@@ -150,11 +150,11 @@ impl<T> Slots<T> {
 
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
-        let state = self.state.lock();
+        let owned = self.owned.lock();
         // SAFETY: each was leaked from a box once. No slot refers to them: it would keep `self` alive.
         unsafe {
-            state.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr())));
-            state.values.iter().for_each(|value| drop(Box::from_raw(value.as_ptr())));
+            owned.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr())));
+            owned.values.iter().for_each(|value| drop(Box::from_raw(value.as_ptr())));
         }
     }
 }
@@ -166,11 +166,11 @@ impl<T> Slot<T> {
 
     /// From now on the id is not found.
     pub(crate) fn hide(&self) {
-        let mut state = self.slots.state.lock();
+        let mut owned = self.slots.owned.lock();
         let place = self.slots.table().place(self.id);
         if place.id.load(Ordering::Relaxed) == self.id.0 {
             place.id.store(0, Ordering::Release);
-            state.taken -= 1;
+            owned.taken -= 1;
         }
     }
 }
@@ -188,11 +188,11 @@ impl<T> Deref for Slot<T> {
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         self.hide();
-        self.slots.state.lock().free.push(self.value);
+        self.slots.owned.lock().free.push(self.value);
     }
 }
 
-#[cfg(all(test, not(loom)))]
+#[cfg(test)]
 mod tests {
     use super::*;
     use std::sync::atomic::AtomicBool;
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(find(&slots, ids[7]), None);
         drop(all.split_off(100));
         assert!(ids[100..].iter().all(|id| find(&slots, *id).is_none()));
-        assert_eq!(slots.state.lock().taken, 99);
+        assert_eq!(slots.owned.lock().taken, 99);
         assert!(ids[..100].iter().all(|id| find(&slots, *id).is_some() == (*id != ids[7])));
         assert_eq!(find(&slots, ConnId::NONE), None);
     }
@@ -236,8 +236,8 @@ mod tests {
             assert_eq!(find(&slots, slot.id()), Some(slot.id().0));
         }
         assert_eq!(find(&slots, kept.id()), Some(kept.id().0));
-        let state = slots.state.lock();
-        assert_eq!((state.values.len(), state.tables.len()), (2, 1));
+        let owned = slots.owned.lock();
+        assert_eq!((owned.values.len(), owned.tables.len()), (2, 1));
     }
 
     #[test]

@@ -313,7 +313,8 @@ static void cancelled_early(void) {
     while (stage == 0) usleep(1000);
     static char bytes[65536];
     kvconn_frame_t frame = {bytes, sizeof bytes};
-    while (stage < 2) (void)kvconn_send(conn, &frame, 1, 30, NULL, NULL);
+    while (stage < 2) status = kvconn_send(conn, &frame, 1, 30, NULL, NULL);
+    CHECK(status != KVCONN_OK, "room for 64 KiB");
     void *result = NULL;
     CHECK(pthread_join(thread, &result) == 0, "pthread_join");
     CHECK(stage == 2 && result == PTHREAD_CANCELED, "stage %d", stage);

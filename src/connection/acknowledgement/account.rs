@@ -196,20 +196,22 @@ impl Account {
         }
     }
 
-    /// Accepts a message of these bytes, if that needs no update, no more of the process's budget, and no tracker, and if
-    /// `send` says that it was sent. Returns whether the kernel should be asked, to keep the ledger short. `None`: not
-    /// accepted.
+    /// The bytes on the wire of a message that needs no update, no more of the process's budget, and no tracker. `None`:
+    /// it needs one of these. [`accept_short`](Account::accept_short) follows if it is accepted.
     #[inline(always)]
-    pub(in crate::connection) fn accept_quickly(&mut self, wire: Wire, send: impl FnOnce() -> bool) -> Option<bool> {
+    pub(in crate::connection) fn room_for_short(&self, wire: Wire) -> Option<u64> {
         let bytes = wire.bytes(self.mechanism);
-        let KernelAccount { ledger, .. } = self.kernel.as_mut()?;
-        let queued = ledger.bytes_in_flight() + bytes;
-        if queued > self.max_queued || !self.reservation.covers(queued) || !send() {
-            return None;
-        }
+        let queued = self.kernel.as_ref()?.ledger.bytes_in_flight() + bytes;
+        (queued <= self.max_queued && self.reservation.covers(queued)).then_some(bytes)
+    }
+
+    /// It was accepted. Returns whether the kernel should be asked, to keep the ledger short.
+    #[inline(always)]
+    pub(in crate::connection) fn accept_short(&mut self, bytes: u64) -> bool {
         self.accepted += 1;
+        let Some(KernelAccount { ledger, .. }) = &mut self.kernel else { return false };
         ledger.accept(bytes);
-        Some(ledger.wants_trimming())
+        ledger.wants_trimming()
     }
 
     /// A message was accepted. Returns whether the kernel should be asked, to keep the ledger short.
