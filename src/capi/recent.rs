@@ -14,18 +14,18 @@ const SHORTEST: usize = 16;
 const LONGEST: usize = 63;
 
 #[derive(Clone, Copy)]
-struct Entry {
+struct Remembered {
     manager: ManagerId,
     conn: ConnId,
     length: u8,
     text: [u8; LONGEST],
 }
 
-const EMPTY: Entry = Entry { manager: ManagerId::NONE, conn: ConnId::NONE, length: 0, text: [0; LONGEST] };
+const EMPTY: Remembered = Remembered { manager: ManagerId::NONE, conn: ConnId::NONE, length: 0, text: [0; LONGEST] };
 
 thread_local! {
     /// Empty until the first call.
-    static RECENT: RefCell<Vec<Entry>> = const { RefCell::new(Vec::new()) };
+    static RECENT: RefCell<Vec<Remembered>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Where a text is remembered. Its last bytes differ most: address and port.
@@ -73,7 +73,7 @@ pub(super) fn remember(manager: ManagerId, text: &[u8], conn: ConnId) {
             recent.resize(PLACES, EMPTY);
         }
         let entry = &mut recent[place(text)];
-        *entry = Entry { manager, conn, length: text.len() as u8, ..EMPTY };
+        *entry = Remembered { manager, conn, length: text.len() as u8, ..EMPTY };
         entry.text[..text.len()].copy_from_slice(text);
     });
 }

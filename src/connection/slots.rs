@@ -18,25 +18,25 @@ const FIRST_SIZE: usize = 1024;
 
 /// The places of the live ids.
 pub(crate) struct Slots<T> {
-    /// The last of `Owned::tables`.
+    /// The last of `Contents::tables`.
     table: AtomicPtr<Table<T>>,
     /// Leaf lock. Held to change a place, and to copy the table when it grows.
-    owned: Mutex<Owned<T>>,
+    contents: Mutex<Contents<T>>,
 }
 
 struct Table<T> {
     /// Its size, a power of two, less 1.
     mask: usize,
-    places: Box<[Place<T>]>,
+    places: Box<[TableEntry<T>]>,
 }
 
-struct Place<T> {
+struct TableEntry<T> {
     /// 0 if the place is free.
     id: AtomicU64,
     value: AtomicPtr<T>,
 }
 
-struct Owned<T> {
+struct Contents<T> {
     /// All tables so far. A reader may still use an old one, so none is freed. They take twice the last one's memory.
     tables: Vec<NonNull<Table<T>>>,
     /// All values, and those that no slot has.
@@ -66,13 +66,13 @@ unsafe impl<T: Send + Sync> Sync for Slot<T> {}
 
 impl<T> Table<T> {
     fn new(size: usize) -> NonNull<Table<T>> {
-        let place = || Place { id: AtomicU64::new(0), value: AtomicPtr::new(ptr::null_mut()) };
+        let place = || TableEntry { id: AtomicU64::new(0), value: AtomicPtr::new(ptr::null_mut()) };
         let table = Table { mask: size - 1, places: (0..size).map(|_| place()).collect() };
         NonNull::from(Box::leak(Box::new(table)))
     }
 
     #[inline(always)]
-    fn place(&self, id: ConnId) -> &Place<T> {
+    fn place(&self, id: ConnId) -> &TableEntry<T> {
         // SAFETY: the mask keeps it below the size.
         unsafe { self.places.get_unchecked(id.0 as usize & self.mask) }
     }
@@ -91,30 +91,30 @@ impl<T> Table<T> {
 impl<T: Default> Slots<T> {
     pub(crate) fn new() -> Slots<T> {
         let first = Table::new(FIRST_SIZE);
-        let owned = Owned { tables: vec![first], values: Vec::new(), free: Vec::new(), taken: 0 };
-        Slots { table: AtomicPtr::new(first.as_ptr()), owned: Mutex::new(owned) }
+        let contents = Contents { tables: vec![first], values: Vec::new(), free: Vec::new(), taken: 0 };
+        Slots { table: AtomicPtr::new(first.as_ptr()), contents: Mutex::new(contents) }
     }
 
     /// Gives a value a fresh id. The value is a new one, or one that another id has had.
     pub(crate) fn open(self: &Arc<Self>) -> Slot<T> {
-        let mut owned = self.owned.lock();
-        if 2 * (owned.taken + 1) > self.table().places.len() {
-            self.grow(&mut owned);
+        let mut contents = self.contents.lock();
+        if 2 * (contents.taken + 1) > self.table().places.len() {
+            self.grow(&mut contents);
         }
-        let value = owned.free.pop().unwrap_or_else(|| {
+        let value = contents.free.pop().unwrap_or_else(|| {
             let value = NonNull::from(Box::leak(Box::new(T::default())));
-            owned.values.push(value);
+            contents.values.push(value);
             value
         });
         // Half of the places are free, and ids go through them in order.
         let id = std::iter::repeat_with(ConnId::fresh).find(|id| self.table().is_free(*id)).unwrap_or_default();
         self.table().put(id, value);
-        owned.taken += 1;
+        contents.taken += 1;
         Slot { slots: self.clone(), id, value }
     }
 
     /// Two ids with different places in a table have different places in one of twice its size.
-    fn grow(&self, owned: &mut Owned<T>) {
+    fn grow(&self, contents: &mut Contents<T>) {
         let old = self.table();
         let new = Table::new(2 * old.places.len());
         for place in &old.places {
@@ -124,7 +124,7 @@ impl<T: Default> Slots<T> {
                 unsafe { new.as_ref() }.put(ConnId(id), value);
             }
         }
-        owned.tables.push(new);
+        contents.tables.push(new);
         self.table.store(new.as_ptr(), Ordering::Release);
     }
 }
@@ -150,11 +150,11 @@ impl<T> Slots<T> {
 
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
-        let owned = self.owned.lock();
+        let contents = self.contents.lock();
         // SAFETY: each was leaked from a box once. No slot refers to them: it would keep `self` alive.
         unsafe {
-            owned.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr())));
-            owned.values.iter().for_each(|value| drop(Box::from_raw(value.as_ptr())));
+            contents.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr())));
+            contents.values.iter().for_each(|value| drop(Box::from_raw(value.as_ptr())));
         }
     }
 }
@@ -166,11 +166,11 @@ impl<T> Slot<T> {
 
     /// From now on the id is not found.
     pub(crate) fn hide(&self) {
-        let mut owned = self.slots.owned.lock();
+        let mut contents = self.slots.contents.lock();
         let place = self.slots.table().place(self.id);
         if place.id.load(Ordering::Relaxed) == self.id.0 {
             place.id.store(0, Ordering::Release);
-            owned.taken -= 1;
+            contents.taken -= 1;
         }
     }
 }
@@ -188,7 +188,7 @@ impl<T> Deref for Slot<T> {
 impl<T> Drop for Slot<T> {
     fn drop(&mut self) {
         self.hide();
-        self.slots.owned.lock().free.push(self.value);
+        self.slots.contents.lock().free.push(self.value);
     }
 }
 
@@ -221,7 +221,7 @@ mod tests {
         assert_eq!(find(&slots, ids[7]), None);
         drop(all.split_off(100));
         assert!(ids[100..].iter().all(|id| find(&slots, *id).is_none()));
-        assert_eq!(slots.owned.lock().taken, 99);
+        assert_eq!(slots.contents.lock().taken, 99);
         assert!(ids[..100].iter().all(|id| find(&slots, *id).is_some() == (*id != ids[7])));
         assert_eq!(find(&slots, ConnId::NONE), None);
     }
@@ -236,8 +236,8 @@ mod tests {
             assert_eq!(find(&slots, slot.id()), Some(slot.id().0));
         }
         assert_eq!(find(&slots, kept.id()), Some(kept.id().0));
-        let owned = slots.owned.lock();
-        assert_eq!((owned.values.len(), owned.tables.len()), (2, 1));
+        let contents = slots.contents.lock();
+        assert_eq!((contents.values.len(), contents.tables.len()), (2, 1));
     }
 
     #[test]
