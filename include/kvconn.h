@@ -30,6 +30,7 @@
  *                    kvconn_send_packed            kvconn_send with all frames in one buffer
  *                    kvconn_send_packed_to         kvconn_send_to with all frames in one buffer
  *                    kvconn_send_batch             one message to each of many connections, under one deadline
+ *                    kvconn_send_batch_packed      kvconn_send_batch with flat arrays and one buffer
  *                    kvconn_send_owned             send without copying
  *                    kvconn_wait_released          wait until the buffers of kvconn_send_owned are free again
  *                    kvconn_flush                  wait until messages are acknowledged
@@ -41,12 +42,14 @@
  *     Nodes          kvconn_node_open              begin the life of a remote instance
  *                    kvconn_node_add_endpoints     register its endpoints
  *                    kvconn_node_remove_endpoints  take endpoints away from it
+ *                    kvconn_node_set_endpoints     make these its endpoints: registers new ones, takes others away
+ *                    kvconn_node_connect           register endpoints and connect to all, under one deadline
  *                    kvconn_node_track_request     note that a request is in flight on it
  *                    kvconn_node_untrack_request   note that the request is done
  *                    kvconn_node_report_health     report a health probe; some failures in a row fail the node
  *                    kvconn_node_find              find the live node of a name
  *                    kvconn_node_info              state and counts of a node
- *     Failures       kvconn_take_failure           take a failure report that no call returned
+ *     Failures       kvconn_take_failure           wait for a failure report that no call returned
  *                    kvconn_failure_node, kvconn_failure_name, kvconn_failure_reason, kvconn_failure_time_ms
  *                    kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
  *                    kvconn_failure_requests, kvconn_failure_free                read a report, and free it
@@ -61,7 +64,7 @@
  *                    kvconn_dump                   describe everything from a debugger
  *                    kvconn_set_log                send the log to a function
  *     Library        kvconn_version, kvconn_abi_version, kvconn_has                   what was loaded
- *                    kvconn_status_name, kvconn_strerror                              the name and the meaning of a status
+ *                    kvconn_status_name, kvconn_strerror, kvconn_status_errno         name, meaning and errno of a status
  *
  * == Example ==
  *
@@ -118,9 +121,10 @@
  *
  * A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. The numbers are frozen. The
  * last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
- * half-done, and the out-parameters are zero. There are three exceptions:
+ * half-done, and the out-parameters are zero. There are four exceptions:
  *
- * - KVCONN_PARTIAL of kvconn_send_batch: some items were accepted.
+ * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
+ * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
  * - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.
@@ -208,11 +212,15 @@
  *     never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
  *       CONNECT_FAILED, EVICTED,
  *       kvconn_disconnect
- *     kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
- *       kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
- *       kvconn_node_remove_endpoints
- *     kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
- *                                                                                      in a live node, nothing else
+ *     kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect, registration
+ *       kvconn_disconnect_all,
+ *       kvconn_node_remove_endpoints,
+ *       kvconn_node_set_endpoints
+ *     kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   registration in a live node,
+ *                                                                                      nothing else
+ *
+ * Registration is kvconn_node_add_endpoints or kvconn_node_connect; kvconn_node_set_endpoints, for what the node does
+ * not own yet.
  *
  * Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
  * A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
@@ -228,8 +236,10 @@
  * share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
  *
  * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
- * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
- * not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+ * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
+ * with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
+ * not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
+ * error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
  *
  * == Idle connections ==
  *
@@ -301,7 +311,8 @@ enum kvconn_status KVCONN_INT32 {
     /** It does not exist now: no connection to that endpoint, or no live node of that name. To do: Connect or open
      * it, if it should exist. */
     KVCONN_NOT_FOUND = -3,
-    /** The deadline passed first. A send was not accepted; a dial goes on. To do: Try again, or treat the peer as
+    /** The deadline passed first; for a send, also that of an earlier send with at least this timeout, with no
+     * progress since. A send was not accepted; a dial goes on. To do: Try again after a pause, or treat the peer as
      * slow. */
     KVCONN_TIMEOUT = -4,
     /** The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had
@@ -338,8 +349,9 @@ enum kvconn_status KVCONN_INT32 {
     /** Not possible here: on this kind of endpoint, with these options, or on this platform. To do: Work without it.
      * The message says what is missing. */
     KVCONN_UNSUPPORTED = -15,
-    /** Some messages of a batch were not accepted. The others were. To do: Check the status of each item. To send
-     * the failed ones again, set conn to 0 in the items that are OK. */
+    /** Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The others
+     * succeeded. To do: Check the status of each item. To send the failed messages again, set conn to 0 for those
+     * that are OK. */
     KVCONN_PARTIAL = -16,
     /** The call would wait for its own thread: a release function waits for a later release. To do: Return from the
      * release function first, or wait on another thread. */
@@ -371,7 +383,8 @@ typedef uint64_t kvconn_node_t;
 typedef struct kvconn_error_t {
     uint32_t struct_size; /**< sizeof(kvconn_error_t), set by the caller. */
     kvconn_status_t status; /**< The status that the call returned. */
-    int32_t os_errno; /**< The operating system's errno, or 0. */
+    /** The operating system's errno, or else that of the status (kvconn_status_errno). Never 0 in an error. */
+    int32_t os_errno;
     kvconn_scope_t scope; /**< What is affected. */
     /** 1 if the same endpoint may be tried again without a change by the caller, else 0. A call with the id of an ended
      * connection never succeeds: get a new id with kvconn_connect. */
@@ -413,6 +426,12 @@ int32_t kvconn_has(const char *feature);
  * @param status any number.
  * @return a static text; "unknown status" if the number is not a status. */
 const char *kvconn_strerror(kvconn_status_t status);
+
+/** The errno of a status, for code that knows errnos only; docs/status.md lists them. A kvconn_error_t has it as its
+ * os_errno if the operating system has given none.
+ * @param status any number.
+ * @return the errno; 0 for KVCONN_OK and for a number that is not a status. */
+int32_t kvconn_status_errno(kvconn_status_t status);
 
 /** The name of a status as in this header, such as "KVCONN_TIMEOUT".
  * @param status any number.
@@ -643,8 +662,10 @@ kvconn_status_t kvconn_find(kvconn_manager_t m, const char *endpoint, kvconn_con
  *
  *     KVCONN_OK             the message is accepted. It is queued after this thread's earlier messages.
  *     KVCONN_INVALID        there is no frame, or too many, or a frame's data is NULL and its size is not 0.
- *     KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
- *     KVCONN_STALLED        the connection is full and made no progress for at least timeout_ms. Never with timeout 0.
+ *     KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; or another send has waited
+ *                           so long before, and nothing has moved since. This call did not wait then.
+ *     KVCONN_STALLED        the connection is full, and nothing has moved for at least timeout_ms; or it has been
+ *                           CONNECTING for so long. The call did not wait longer. Never with timeout 0.
  *     KVCONN_CONNECT_FAILED the dial failed.
  *     KVCONN_PEER_LOST      the peer is gone.
  *     KVCONN_DISCONNECTED   this process ended the connection, before or during the call.
@@ -782,6 +803,27 @@ typedef struct kvconn_batch_item_t {
  * @retval KVCONN_PARTIAL at least one item failed, with a status that kvconn_send returns. The others are accepted. */
 KVCONN_NODISCARD
 kvconn_status_t kvconn_send_batch(kvconn_batch_item_t *items, size_t count, int64_t timeout_ms, kvconn_error_t *error);
+
+/** Like kvconn_send_batch, with flat arrays instead of structs, and all frames of all messages one after the other in
+ * one buffer. This is easier and faster to call from other languages. A skipped message keeps its place in sizes and
+ * buffer, so that the failed ones are sent again by setting the conns of the others to 0.
+ * @param conns          the connection of each message; 0 skips it. May be NULL if count is 0, as all arrays.
+ * @param frame_counts   how many frames each message has: 1 to KVCONN_MAX_FRAMES.
+ * @param count          how many messages: 0 to KVCONN_MAX_BATCH.
+ * @param buffer         the bytes of all frames; may be NULL if all sizes are 0.
+ * @param sizes          the size of each frame in bytes: those of the first message, then those of the second ...
+ * @param timeout_ms     as for kvconn_send_batch.
+ * @param[out] sequences each message's number on its connection, or 0; may be NULL.
+ * @param[out] statuses  KVCONN_OK for each message that is accepted or skipped, else why not; if the whole call fails,
+ *     its status. May be NULL.
+ * @param error          as for kvconn_send_batch.
+ * @retval KVCONN_OK      every message is accepted or skipped.
+ * @retval KVCONN_INVALID an array is NULL, or count, a frame count or timeout_ms is out of range. No message was sent.
+ * @retval KVCONN_PARTIAL at least one message failed, with a status that kvconn_send returns. The others are accepted. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_send_batch_packed(const kvconn_conn_t *conns, const uint32_t *frame_counts, size_t count,
+                                         const void *buffer, const uint32_t *sizes, int64_t timeout_ms,
+                                         uint64_t *sequences, kvconn_status_t *statuses, kvconn_error_t *error);
 
 /* == Owned buffers ====================================================================================================
  *
@@ -930,6 +972,53 @@ kvconn_status_t kvconn_node_add_endpoints(kvconn_node_t node, const char *const 
 kvconn_status_t kvconn_node_remove_endpoints(kvconn_node_t node, const char *const *endpoints, size_t count,
                                              kvconn_error_t *error);
 
+/** Makes these the endpoints of a node, in one step, or changes nothing on an error: for a discovery that tells the whole
+ * truth. Endpoints that the node does not own yet are registered, as kvconn_node_add_endpoints does. Those that it owns
+ * and that are not in the list are taken away, as kvconn_node_remove_endpoints does. The others keep their connections
+ * and their fences, so the same list twice changes nothing. Dials nothing. Returns the statuses that all node calls
+ * share, and those below.
+ * @param endpoints the endpoints; may be NULL if count is 0, which takes all endpoints away.
+ * @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+ * @param options   settings for later dials to all of them; NULL for those that they remember, else the configured
+ *     ones.
+ * @param error     its endpoint names the one that was refused.
+ * @retval KVCONN_OK       the node owns exactly these endpoints.
+ * @retval KVCONN_INVALID  an endpoint is malformed, or an option does not belong here.
+ * @retval KVCONN_CONFLICT a live connection to one of them has other options.
+ * @retval KVCONN_LIMIT    max_endpoints would be exceeded, also without those that are taken away. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_node_set_endpoints(kvconn_node_t node, const char *const *endpoints, size_t count,
+                                          const kvconn_options_t *options, kvconn_error_t *error);
+
+/** Registers endpoints with a node, as kvconn_node_add_endpoints does, and dials all of them at the same time: for the
+ * ranks of an instance. Waits until each is READY or has failed, under one deadline. With the option connect_retry it
+ * dials those that failed again after each backoff step, until wait_ms is over. Returns the statuses that all node
+ * calls share, and those below.
+ *
+ * Registered endpoints stay registered, whatever their dials came to. If the node ends during the call, the call fails
+ * as a whole with the reason, and all its connections have ended with the node, unless another node owns them. An
+ * endpoint that is in the list twice has one connection.
+ * @param endpoints     the endpoints; may be NULL if count is 0.
+ * @param count         how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+ * @param options       as for kvconn_node_add_endpoints; and connect_retry.
+ * @param wait_ms       how long to wait, in all. With 0 it returns when all dials have begun; KVCONN_DEFAULT_TIMEOUT:
+ *     as long as one dial may take.
+ * @param[out] conns    the connection of each endpoint; 0 if its status is not KVCONN_OK. With KVCONN_TIMEOUT, the
+ *     connection if its dial goes on. May be NULL if count is 0.
+ * @param[out] statuses KVCONN_OK for each endpoint that is READY (with wait_ms 0: that has a connection), else a status
+ *     that kvconn_connect returns; if the whole call fails, its status. May be NULL.
+ * @param error         for KVCONN_PARTIAL: how many endpoints failed, and conn, endpoint, os_errno and message of the
+ *     first of them.
+ * @retval KVCONN_OK       all statuses are KVCONN_OK.
+ * @retval KVCONN_INVALID  conns is NULL, an endpoint is malformed, or an option does not belong here. Nothing was done.
+ * @retval KVCONN_CONFLICT a live connection to one of them has other options. Nothing was done.
+ * @retval KVCONN_LIMIT    max_endpoints would be exceeded. Nothing was done.
+ * @retval KVCONN_PARTIAL  at least one endpoint failed. All are registered. */
+KVCONN_NODISCARD
+kvconn_status_t kvconn_node_connect(kvconn_node_t node, const char *const *endpoints, size_t count,
+                                    const kvconn_options_t *options, int64_t wait_ms, kvconn_conn_t *conns,
+                                    kvconn_status_t *statuses, kvconn_error_t *error);
+
 /** Notes that a request is in flight on a node. If the node fails before kvconn_node_untrack_request, the failure
  * report lists the request. The node needs no endpoint for this. Tracking a request twice is tracking it once. Returns
  * the statuses that all node calls share, and those below.
@@ -955,9 +1044,9 @@ kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node, uint64_t request
  * A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
  * option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
  * and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
- * place for it, or no call caused the failure, kvconn_take_failure returns it: look there after each event NODE_FAILED
- * whose conn is 0 (it may return NULL, if a call has returned the report). A report is never dropped and never changes;
- * several threads may read it. Functions that take a report and return no status accept NULL.
+ * place for it, or no call caused the failure, kvconn_take_failure returns it: let a thread wait there, or look there
+ * after each event NODE_FAILED whose conn is 0 (a call may have returned the report). A report is never dropped and
+ * never changes; several threads may read it. Functions that take a report and return no status accept NULL.
  */
 
 /** A report of a node's failure. Free it with kvconn_failure_free. */
@@ -997,11 +1086,15 @@ kvconn_status_t kvconn_handle_failure(kvconn_node_t node, const char *reason, kv
 kvconn_status_t kvconn_node_report_health(kvconn_node_t node, int32_t healthy, const char *reason,
                                           kvconn_failure_t **failure, kvconn_error_t *error);
 
-/** Takes the oldest failure report that no call has returned yet. Does not wait.
- * @param[out] failure the report; NULL if there is none, or if a call has returned it. Free it with kvconn_failure_free.
- * @retval KVCONN_OK the report is the caller's, or there is none. */
+/** Takes the oldest failure report that no call has returned yet, and waits for one if there is none. Several threads
+ * may call it; each report goes to one of them.
+ * @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): as long as it takes.
+ * @param[out] failure the report; NULL if none came in time. Free it with kvconn_failure_free.
+ * @retval KVCONN_OK    the report is the caller's, or none came in time.
+ * @retval KVCONN_STALE also: the manager was destroyed during the call. */
 KVCONN_NODISCARD
-kvconn_status_t kvconn_take_failure(kvconn_manager_t m, kvconn_failure_t **failure, kvconn_error_t *error);
+kvconn_status_t kvconn_take_failure(kvconn_manager_t m, int64_t timeout_ms, kvconn_failure_t **failure,
+                                    kvconn_error_t *error);
 
 /** @return the node that failed; 0 for NULL. */
 kvconn_node_t kvconn_failure_node(const kvconn_failure_t *failure);

@@ -75,6 +75,8 @@ pub struct StatusRow {
     /// Whether the same endpoint may be tried again without a change by the caller. A call with the id of an ended connection
     /// never succeeds.
     pub retriable: bool,
+    /// The errno of an error for which the operating system has given none, and its name. 0 for OK alone.
+    pub errno: (i32, &'static str),
     /// What it means, one sentence.
     pub meaning: &'static str,
     /// What the caller should do about it, one sentence.
@@ -86,70 +88,78 @@ const fn row(
     name: &'static str,
     scope: Scope,
     retriable: bool,
+    errno: (i32, &'static str),
     meaning: &'static str,
     what_to_do: &'static str,
 ) -> StatusRow {
-    StatusRow { status, name, scope, retriable, meaning, what_to_do }
+    StatusRow { status, name, scope, retriable, errno, meaning, what_to_do }
+}
+
+/// A number with its name.
+macro_rules! errno {
+    ($name:ident) => {
+        (libc::$name, stringify!($name))
+    };
 }
 
 /// Every status there is, in the order of their numbers.
 #[rustfmt::skip]
 pub const STATUSES: &[StatusRow] = &[
-    row(Status::Ok, "KVCONN_OK", Scope::None, false,
+    row(Status::Ok, "KVCONN_OK", Scope::None, false, (0, "–"),
         "Done.",
         "Go on."),
-    row(Status::Invalid, "KVCONN_INVALID", Scope::Call, false,
+    row(Status::Invalid, "KVCONN_INVALID", Scope::Call, false, errno!(EINVAL),
         "An argument is not valid. Nothing was done.",
         "Fix the argument named in the message."),
-    row(Status::Stale, "KVCONN_STALE", Scope::Call, false,
+    row(Status::Stale, "KVCONN_STALE", Scope::Call, false, errno!(ESTALE),
         "The id is 0, was never given out, belongs to a destroyed manager or to the process before a fork, or ended too long ago to be remembered.",
         "Get a current id: kvconn_connect, kvconn_find, kvconn_node_open or kvconn_node_find."),
-    row(Status::NotFound, "KVCONN_NOT_FOUND", Scope::Call, false,
+    row(Status::NotFound, "KVCONN_NOT_FOUND", Scope::Call, false, errno!(ENOENT),
         "It does not exist now: no connection to that endpoint, or no live node of that name.",
         "Connect or open it, if it should exist."),
-    row(Status::Timeout, "KVCONN_TIMEOUT", Scope::Peer, true,
-        "The deadline passed first. A send was not accepted; a dial goes on.",
-        "Try again, or treat the peer as slow."),
-    row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true,
+    row(Status::Timeout, "KVCONN_TIMEOUT", Scope::Peer, true, errno!(ETIMEDOUT),
+        "The deadline passed first; for a send, also that of an earlier send with at least this timeout, with no progress since. A send was not accepted; a dial goes on.",
+        "Try again after a pause, or treat the peer as slow."),
+    row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true, errno!(EAGAIN),
         "The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had no answer for so long. The call did not wait longer.",
         "Treat the peer as stuck: use another one, or disconnect it. The event RECOVERED reports that it makes progress again."),
-    row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true,
+    row(Status::Backoff, "KVCONN_BACKOFF", Scope::Peer, true, errno!(EAGAIN),
         "Less than one backoff step ago the last dial failed or was given up, or its connection was lost within one backoff step of READY. This call did not dial.",
         "Try again after retry_after_ms. os_errno and the message say why the dial failed."),
-    row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true,
+    row(Status::ConnectFailed, "KVCONN_CONNECT_FAILED", Scope::Peer, true, errno!(ECONNABORTED),
         "The dial failed: refused, unreachable, name not resolved, timed out, or the peer is not a ZeroMQ PULL socket.",
         "Read the message. Try again later, or report the node unhealthy."),
-    row(Status::PeerLost, "KVCONN_PEER_LOST", Scope::Peer, true,
+    row(Status::PeerLost, "KVCONN_PEER_LOST", Scope::Peer, true, errno!(ECONNRESET),
         "The connection was READY and has ended: the peer closed it, died, or stopped answering.",
         "Connect to its next life, or report the node failed."),
-    row(Status::Disconnected, "KVCONN_DISCONNECTED", Scope::Peer, false,
+    row(Status::Disconnected, "KVCONN_DISCONNECTED", Scope::Peer, false, errno!(ENOTCONN),
         "This process ended the connection. If it did so by endpoint, the endpoint is fenced: nothing is dialled.",
         "Call kvconn_connect or kvconn_node_add_endpoints if you need the endpoint again."),
-    row(Status::NodeFailed, "KVCONN_NODE_FAILED", Scope::Node, false,
+    row(Status::NodeFailed, "KVCONN_NODE_FAILED", Scope::Node, false, errno!(EHOSTDOWN),
         "This life of the node has ended. The endpoints that it alone owned are fenced.",
         "Open the node again, and register its endpoints in the new life."),
-    row(Status::Conflict, "KVCONN_CONFLICT", Scope::Call, false,
+    row(Status::Conflict, "KVCONN_CONFLICT", Scope::Call, false, errno!(EBUSY),
         "The options differ from those of the live connection, or a setting can no longer be changed.",
         "Pass NULL to use the live connection, or disconnect it first."),
-    row(Status::Limit, "KVCONN_LIMIT", Scope::Process, true,
+    row(Status::Limit, "KVCONN_LIMIT", Scope::Process, true, errno!(ENOBUFS),
         "A limit is reached. The message names it and its current value. Nothing was created.",
         "Raise the limit, or end something."),
-    row(Status::Shutdown, "KVCONN_SHUTDOWN", Scope::Process, false,
+    row(Status::Shutdown, "KVCONN_SHUTDOWN", Scope::Process, false, errno!(ESHUTDOWN),
         "kvconn_shutdown was called: kvconn has ended in this process for good.",
         "Stop calling kvconn."),
-    row(Status::Internal, "KVCONN_INTERNAL", Scope::Process, false,
+    row(Status::Internal, "KVCONN_INTERNAL", Scope::Process, false, errno!(ENOTRECOVERABLE),
         "kvconn or libzmq is in a state that should not exist. The message says where.",
         "Report it as a defect, with the message."),
-    row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false,
+    row(Status::Unsupported, "KVCONN_UNSUPPORTED", Scope::Call, false, errno!(EOPNOTSUPP),
         "Not possible here: on this kind of endpoint, with these options, or on this platform.",
         "Work without it. The message says what is missing."),
-    row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false,
-        "Some messages of a batch were not accepted. The others were.",
-        "Check the status of each item. To send the failed ones again, set conn to 0 in the items that are OK."),
-    row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false,
+    row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false, errno!(EIO),
+        "Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The others succeeded.",
+        "Check the status of each item. To send the failed messages again, set conn to 0 for those that are OK."),
+    row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false, errno!(EDEADLK),
         "The call would wait for its own thread: a release function waits for a later release.",
         "Return from the release function first, or wait on another thread."),
-    row(Status::Evicted, "KVCONN_EVICTED", Scope::Peer, true,
+    row(Status::Evicted, "KVCONN_EVICTED", Scope::Peer, true, errno!(ENOTCONN),
         "The connection was idle, with all messages acknowledged, and was closed to free its descriptors.",
         "Connect again: nothing is fenced, and nothing was lost."),
 ];
@@ -179,7 +189,7 @@ impl Status {
 pub struct Error {
     /// The status.
     pub status: Status,
-    /// The operating system's errno behind it, 0 when there is none. Errors of the network always have one.
+    /// The operating system's errno behind it, or else that of the status. Never 0.
     pub os_errno: i32,
     /// How long until the endpoint may be dialled again, if that is known.
     pub retry_after: Option<Duration>,
@@ -195,17 +205,11 @@ pub struct Error {
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
-    /// An error with its text. An error of the network has an errno from the start, in case nothing names a better one.
+    /// An error with its text. It has the errno of its status, in case nothing names a better one.
     pub fn new(status: Status, message: impl Into<String>) -> Error {
         Error {
             status,
-            os_errno: match status {
-                Status::Timeout => libc::ETIMEDOUT,
-                Status::Stalled | Status::Backoff => libc::EAGAIN,
-                Status::ConnectFailed => libc::ECONNABORTED,
-                Status::PeerLost => libc::ECONNRESET,
-                _ => 0,
-            },
+            os_errno: status.row().errno.0,
             retry_after: None,
             conn: ConnId::NONE,
             endpoint: String::new(),
@@ -221,6 +225,21 @@ impl Error {
     /// A limit is reached.
     pub fn limit(message: impl Into<String>) -> Error {
         Error::new(Status::Limit, message)
+    }
+
+    /// OK if all of `what` succeeded, or PARTIAL with the first that failed in its text.
+    pub fn partial<T>(what: &str, results: &[Result<T>]) -> Result<()> {
+        let mut failed = results.iter().enumerate().filter_map(|(place, result)| Some((place, result.as_ref().err()?)));
+        let Some((place, first)) = failed.next() else { return Ok(()) };
+        let count = 1 + failed.count();
+        Err(Error::partial_of(what, count, results.len(), place, first.clone()))
+    }
+
+    /// PARTIAL: so many of all failed, and this is the first of them and its error.
+    pub(crate) fn partial_of(what: &str, failed: usize, all: usize, place: usize, first: Error) -> Error {
+        let text =
+            format!("{failed} of {all} {what} failed; {what}[{place}]: {}: {}", first.status.name(), first.message);
+        Error { status: Status::Partial, message: text, retry_after: None, ..first }
     }
 
     /// The same error, about this connection.
@@ -273,6 +292,9 @@ mod tests {
             assert_eq!(row.status.row().name, row.name);
             assert_eq!(Status::from_number(row.status as i32), Some(row.status));
             assert!(row.name.starts_with("KVCONN_"));
+            assert_eq!(row.errno.0 == 0, row.status == Status::Ok, "{}", row.name);
+            assert_eq!(Error::new(row.status, "").os_errno, row.errno.0);
+            assert_eq!(Error::new(row.status, "").errno(0).os_errno, row.errno.0, "0 changes nothing");
         }
         assert_eq!(Status::from_number(1), None);
     }

@@ -48,8 +48,9 @@ from ._calls import lib as _lib
 from ._connections import configure, connect, connection_info, connections, disconnect, disconnect_all
 from ._connections import disconnect_endpoint, find, has, manager_create, manager_destroy, shutdown
 from ._messages import Sent, flush, send, send_batch, send_owned, send_to, wait_released
-from ._nodes import FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_find, node_info, node_open
-from ._nodes import node_remove_endpoints, node_report_health, node_track_request, node_untrack_request, take_failure
+from ._nodes import Connected, FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_connect, node_find
+from ._nodes import node_info, node_open, node_remove_endpoints, node_report_health, node_set_endpoints
+from ._nodes import node_track_request, node_untrack_request, take_failure
 from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, metrics_text, next_event, set_log
 
 __version__ = _lib.kvconn_version().decode()
@@ -61,10 +62,11 @@ globals().update(_ffi.CONSTANTS)  # KVCONN_EVENT_READY is EVENT_READY here
 __all__ = [
     *("configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all"),
     *("disconnect_endpoint", "dump", "event_fd", "find", "flush", "handle_failure", "has", "manager_create"),
-    *("manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_find", "node_info", "node_open"),
-    *("node_remove_endpoints", "node_report_health", "node_track_request", "node_untrack_request", "send"),
+    *("manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_connect", "node_find", "node_info"),
+    *("node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request"),
+    *("node_untrack_request", "send"),
     *("send_batch", "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released"),
-    *("Call", "Error", "FailedEndpoint", "Failure", "Sent", "METRICS_CONTENT_TYPE", "STATUSES"),
+    *("Call", "Connected", "Error", "FailedEndpoint", "Failure", "Sent", "METRICS_CONTENT_TYPE", "STATUSES"),
     *_ERRORS,
     *_ffi.CONSTANTS,
 ]

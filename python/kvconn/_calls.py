@@ -14,6 +14,7 @@ queue with each, and C would judge STALLED by the timeout of the slice. Handlers
 threads call C directly.
 """
 
+import errno
 import os
 import sys
 import textwrap
@@ -38,7 +39,7 @@ class Error(Exception, metaclass=Brief):
     message         one line for people: what happened, and with what
     endpoint        the endpoint that it is about, or ""
     conn            the connection that it is about, or 0
-    os_errno        the operating system's errno, or 0
+    os_errno        the operating system's errno, else that of the status (docs/status.md)
     scope           how far it reaches: SCOPE_CALL, SCOPE_PEER, SCOPE_NODE or SCOPE_PROCESS
     retriable       whether the same call can succeed later without a change
     retry_after_ms  milliseconds until the endpoint may be dialled again; 0 if unknown, or now
@@ -262,6 +263,7 @@ class Call(metaclass=Brief):
     def _forked(self):
         """A signal handler has forked, and this is the child: its parent has the call."""
         self.error.message = b"the process was forked during the call"
+        self.error.os_errno = errno.ESTALE
         self.error.status = STALE
 
 

@@ -163,6 +163,7 @@ _error = POINTER(kvconn_error_t)
 _endpoints = POINTER(c_char_p)
 _frames = POINTER(kvconn_frame_t)
 _sizes = POINTER(c_uint32)
+_conns = POINTER(conn_t)
 
 FUNCTIONS = {
     "kvconn_version": (c_char_p, []),
@@ -170,6 +171,7 @@ FUNCTIONS = {
     "kvconn_has": (c_int32, [c_char_p]),
     "kvconn_strerror": (c_char_p, [status_t]),
     "kvconn_status_name": (c_char_p, [status_t]),
+    "kvconn_status_errno": (c_int32, [status_t]),
     "kvconn_options_new": (options_p, []),
     "kvconn_options_set": (status_t, [options_p, c_char_p, c_char_p, _error]),
     "kvconn_options_free": (None, [options_p]),
@@ -196,6 +198,10 @@ FUNCTIONS = {
     ),
     "kvconn_flush": (status_t, [conn_t, c_uint64, c_int64, POINTER(c_uint64), _error]),
     "kvconn_send_batch": (status_t, [POINTER(kvconn_batch_item_t), c_size_t, c_int64, _error]),
+    "kvconn_send_batch_packed": (
+        status_t,
+        [_conns, _sizes, c_size_t, c_void_p, _sizes, c_int64, POINTER(c_uint64), POINTER(status_t), _error],
+    ),
     "kvconn_send_owned": (
         status_t,
         [conn_t, _frames, c_size_t, c_int64, release_fn_t, c_void_p, POINTER(c_uint64), _error],
@@ -206,11 +212,16 @@ FUNCTIONS = {
     "kvconn_node_info": (status_t, [node_t, POINTER(kvconn_node_info_t), _error]),
     "kvconn_node_add_endpoints": (status_t, [node_t, _endpoints, c_size_t, options_p, _error]),
     "kvconn_node_remove_endpoints": (status_t, [node_t, _endpoints, c_size_t, _error]),
+    "kvconn_node_set_endpoints": (status_t, [node_t, _endpoints, c_size_t, options_p, _error]),
+    "kvconn_node_connect": (
+        status_t,
+        [node_t, _endpoints, c_size_t, options_p, c_int64, _conns, POINTER(status_t), _error],
+    ),
     "kvconn_node_track_request": (status_t, [node_t, c_uint64, _error]),
     "kvconn_node_untrack_request": (status_t, [node_t, c_uint64, POINTER(c_int32), _error]),
     "kvconn_handle_failure": (status_t, [node_t, c_char_p, POINTER(failure_p), _error]),
     "kvconn_node_report_health": (status_t, [node_t, c_int32, c_char_p, POINTER(failure_p), _error]),
-    "kvconn_take_failure": (status_t, [manager_t, POINTER(failure_p), _error]),
+    "kvconn_take_failure": (status_t, [manager_t, c_int64, POINTER(failure_p), _error]),
     "kvconn_failure_node": (node_t, [failure_p]),
     "kvconn_failure_name": (c_char_p, [failure_p]),
     "kvconn_failure_reason": (c_char_p, [failure_p]),

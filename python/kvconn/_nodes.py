@@ -1,14 +1,16 @@
 """Nodes and their failures: the thin functions of those chapters of the header."""
 
 import ctypes
+import math
+import time
 from ctypes import byref
 from typing import NamedTuple
 
-from . import _check, _ffi
+from . import _calls, _check, _ffi
 from ._brief import brief
 from ._calls import Call, Options, fields, get, lib, run
-from ._check import text, uint64
-from ._ffi import DEFAULT
+from ._check import text, timeout, uint64
+from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
 
 @brief
@@ -49,10 +51,10 @@ class Failure(NamedTuple):
     requests: list
 
 
-def _report(name, head, again):
+def _report(name, head, again, timeout_ms=None):
     """Makes a call that may give a report; the Failure, or None."""
     report = _ffi.failure_p()
-    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again))
+    return run(_Reporting(name, head, (byref(report),), lambda _: _failure(report), again=again), timeout_ms)
 
 
 class _Reporting(Call):
@@ -129,6 +131,49 @@ def node_remove_endpoints(node, endpoints):
     run(Call("kvconn_node_remove_endpoints", (uint64("node", node), *_endpoints(endpoints))))
 
 
+def node_set_endpoints(node, endpoints, options=None):
+    """Makes a list of endpoints those of a node, in one step: registers new ones, takes the others away; returns None.
+
+    Those in both lists keep their connections and fences. `options` are for later dials to all of them. Raises
+    Conflict, Limit, NodeFailed or Disconnected, and then nothing has changed.
+    """
+    head = uint64("node", node), *_endpoints(endpoints)
+    given = Options(options)
+    run(Call("kvconn_node_set_endpoints", (*head, given), ends=[given.free]))
+
+
+@brief
+class Connected(NamedTuple):
+    """The result of one endpoint of node_connect: a tuple with names.
+
+    status  0 when it is READY (with wait_ms 0: when it has a connection), else STATUSES has its exception
+    conn    the connection; 0 when there is none. With the status of Timeout, the connection if its dial goes on
+    """
+
+    status: int
+    conn: int
+
+
+def node_connect(node, endpoints, options=None, wait_ms=DEFAULT_TIMEOUT):
+    """Registers a list of endpoints with a node, all or none, and dials all of them at the same time.
+
+    Waits up to wait_ms, in all, until each is READY or has failed; 0 does not wait, DEFAULT_TIMEOUT is as long as one
+    dial may take. With the option connect_retry those that failed are dialled again until then. Returns (results,
+    partial): a Connected for each endpoint, in order; and None, or the Partial when at least one failed. They stay
+    registered. Raises Conflict, Limit, NodeFailed or Disconnected, also when the node ends during the call. When a
+    signal handler raises, the dials go on.
+    """
+    array, count = _endpoints(endpoints)
+    head, wait_ms = (uint64("node", node), array, count), timeout("wait_ms", wait_ms)
+    conns, statuses, given = (_ffi.conn_t * count)(), (_ffi.status_t * count)(), Options(options)
+
+    def read(partial):
+        return [Connected(*result) for result in zip(statuses, conns)], partial
+
+    call = Call("kvconn_node_connect", (*head, given), (conns, statuses), read, ends=[given.free], partial=True)
+    return run(call, wait_ms)
+
+
 def node_track_request(node, request):
     """Notes that a request, an integer of yours, is in flight on a node; returns None.
 
@@ -165,7 +210,17 @@ def _reason(reason):
     return None if reason is None else text("reason", reason)
 
 
-def take_failure(manager=DEFAULT):
-    """The oldest Failure of a manager that no call has returned yet, or None. Does not wait."""
-    manager = _check.manager(manager)
-    return _report("kvconn_take_failure", (manager,), ("failure in", manager))
+def take_failure(timeout_ms=0, manager=DEFAULT):
+    """The oldest Failure of a manager that no call has returned yet, or None when none came within timeout_ms (by
+    default it does not wait). DEFAULT_TIMEOUT waits as long as it takes. Raises Stale when the manager is destroyed.
+    """
+    manager, timeout_ms = _check.manager(manager), timeout("timeout_ms", timeout_ms)
+    until = math.inf if timeout_ms == DEFAULT_TIMEOUT else time.monotonic() + timeout_ms / 1000
+    while True:
+        part = timeout_ms
+        if _calls.goes_aside(timeout_ms):
+            # Slices, so that no call goes on without its caller and takes a report meanwhile.
+            part = min(max(until - time.monotonic(), 0) * 1000, _calls.SLICE_MS)
+        failure = _report("kvconn_take_failure", (manager,), ("failure in", manager), math.ceil(part))
+        if failure is not None or time.monotonic() >= until:
+            return failure

@@ -3,14 +3,14 @@
 //! A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
 //! option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
 //! and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
-//! place for it, or no call caused the failure, kvconn_take_failure returns it: look there after each event NODE_FAILED
-//! whose conn is 0 (it may return NULL, if a call has returned the report). A report is never dropped and never changes;
-//! several threads may read it. Functions that take a report and return no status accept NULL.
+//! place for it, or no call caused the failure, kvconn_take_failure returns it: let a thread wait there, or look there
+//! after each event NODE_FAILED whose conn is 0 (a call may have returned the report). A report is never dropped and
+//! never changes; several threads may read it. Functions that take a report and return no status accept NULL.
 
 use std::ffi::{CString, c_char};
 use std::time::SystemTime;
 
-use super::guard::{ErrorOut, process};
+use super::guard::{ErrorOut, process, timeout};
 use super::pointers::{Filled, Out, OutArray, is_size_of, write_struct};
 use super::strings::{Text, inline};
 use super::types::{
@@ -172,14 +172,18 @@ pub unsafe extern "C" fn kvconn_node_report_health(
     })
 }
 
-/// Takes the oldest failure report that no call has returned yet. Does not wait.
+/// Takes the oldest failure report that no call has returned yet, and waits for one if there is none. Several threads
+/// may call it; each report goes to one of them.
 ///
-/// @param[out] failure the report; NULL if there is none, or if a call has returned it. Free it with kvconn_failure_free.
-/// @retval KVCONN_OK the report is the caller's, or there is none.
+/// @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): as long as it takes.
+/// @param[out] failure the report; NULL if none came in time. Free it with kvconn_failure_free.
+/// @retval KVCONN_OK    the report is the caller's, or none came in time.
+/// @retval KVCONN_STALE also: the manager was destroyed during the call.
 #[unsafe(no_mangle)]
 #[must_use]
 pub unsafe extern "C" fn kvconn_take_failure(
     m: kvconn_manager_t,
+    timeout_ms: i64,
     failure: *mut *mut kvconn_failure_t,
     error: *mut kvconn_error_t,
 ) -> kvconn_status_t {
@@ -187,7 +191,8 @@ pub unsafe extern "C" fn kvconn_take_failure(
     let (failure, error) = unsafe { (FailureOut::new(failure), ErrorOut::new(error)) };
     error.guard(|| {
         failure.0.required()?;
-        if let Some(report) = process()?.manager(ManagerId(m))?.take_failure() {
+        let timeout = timeout("timeout_ms", timeout_ms)?;
+        if let Some(report) = process()?.manager(ManagerId(m))?.wait_for_failure(timeout)? {
             failure.0.set(kvconn_failure_t::new(report));
         }
         Ok(())

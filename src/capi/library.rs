@@ -7,7 +7,7 @@ use std::ffi::{CStr, c_char};
 use super::guard;
 use super::strings::Text;
 use super::types::kvconn_status_t;
-use crate::error::STATUSES;
+use crate::error::{STATUSES, Status};
 
 /// The number of the C ABI that this header describes.
 pub const KVCONN_ABI_VERSION: i32 = 0;
@@ -64,6 +64,16 @@ pub extern "C" fn kvconn_strerror(status: kvconn_status_t) -> *const c_char {
     lookup(&MEANINGS, status, c"unknown status")
 }
 
+/// The errno of a status, for code that knows errnos only; docs/status.md lists them. A kvconn_error_t has it as its
+/// os_errno if the operating system has given none.
+///
+/// @param status any number.
+/// @return the errno; 0 for KVCONN_OK and for a number that is not a status.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_status_errno(status: kvconn_status_t) -> i32 {
+    Status::from_number(status).map_or(0, |status| status.row().errno.0)
+}
+
 /// The name of a status as in this header, such as "KVCONN_TIMEOUT".
 ///
 /// @param status any number.
@@ -114,10 +124,12 @@ mod tests {
         for row in STATUSES {
             assert_eq!(read(kvconn_status_name(row.status as i32)), row.name);
             assert_eq!(read(kvconn_strerror(row.status as i32)), row.meaning);
+            assert_eq!(kvconn_status_errno(row.status as i32), row.errno.0);
         }
         for status in [1, i32::MAX, i32::MIN, -(STATUSES.len() as i32)] {
             assert_eq!(read(kvconn_status_name(status)), "unknown");
             assert_eq!(read(kvconn_strerror(status)), "unknown status");
+            assert_eq!(kvconn_status_errno(status), 0);
         }
     }
 }

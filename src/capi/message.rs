@@ -10,8 +10,10 @@
 //! ```text
 //! KVCONN_OK             the message is accepted. It is queued after this thread's earlier messages.
 //! KVCONN_INVALID        there is no frame, or too many, or a frame's data is NULL and its size is not 0.
-//! KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline.
-//! KVCONN_STALLED        the connection is full and made no progress for at least timeout_ms. Never with timeout 0.
+//! KVCONN_TIMEOUT        the connection was not READY, or had no room, until the deadline; or another send has waited
+//!                       so long before, and nothing has moved since. This call did not wait then.
+//! KVCONN_STALLED        the connection is full, and nothing has moved for at least timeout_ms; or it has been
+//!                       CONNECTING for so long. The call did not wait longer. Never with timeout 0.
 //! KVCONN_CONNECT_FAILED the dial failed.
 //! KVCONN_PEER_LOST      the peer is gone.
 //! KVCONN_DISCONNECTED   this process ended the connection, before or during the call.
@@ -72,7 +74,7 @@ impl kvconn_frame_t {
 ///
 /// # Safety
 /// `start` is NULL, or may be read for `size` bytes for the life `'a`.
-unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize) -> Result<&'a [u8]> {
+pub(super) unsafe fn bytes<'a>(name: impl Fn() -> String, start: *const c_void, size: usize) -> Result<&'a [u8]> {
     if size == 0 {
         Ok(&[])
     } else if start.is_null() {

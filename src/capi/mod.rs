@@ -24,6 +24,7 @@
 //!                kvconn_send_packed            kvconn_send with all frames in one buffer
 //!                kvconn_send_packed_to         kvconn_send_to with all frames in one buffer
 //!                kvconn_send_batch             one message to each of many connections, under one deadline
+//!                kvconn_send_batch_packed      kvconn_send_batch with flat arrays and one buffer
 //!                kvconn_send_owned             send without copying
 //!                kvconn_wait_released          wait until the buffers of kvconn_send_owned are free again
 //!                kvconn_flush                  wait until messages are acknowledged
@@ -35,12 +36,14 @@
 //! Nodes          kvconn_node_open              begin the life of a remote instance
 //!                kvconn_node_add_endpoints     register its endpoints
 //!                kvconn_node_remove_endpoints  take endpoints away from it
+//!                kvconn_node_set_endpoints     make these its endpoints: registers new ones, takes others away
+//!                kvconn_node_connect           register endpoints and connect to all, under one deadline
 //!                kvconn_node_track_request     note that a request is in flight on it
 //!                kvconn_node_untrack_request   note that the request is done
 //!                kvconn_node_report_health     report a health probe; some failures in a row fail the node
 //!                kvconn_node_find              find the live node of a name
 //!                kvconn_node_info              state and counts of a node
-//! Failures       kvconn_take_failure           take a failure report that no call returned
+//! Failures       kvconn_take_failure           wait for a failure report that no call returned
 //!                kvconn_failure_node, kvconn_failure_name, kvconn_failure_reason, kvconn_failure_time_ms
 //!                kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
 //!                kvconn_failure_requests, kvconn_failure_free                read a report, and free it
@@ -55,7 +58,7 @@
 //!                kvconn_dump                   describe everything from a debugger
 //!                kvconn_set_log                send the log to a function
 //! Library        kvconn_version, kvconn_abi_version, kvconn_has                   what was loaded
-//!                kvconn_status_name, kvconn_strerror                              the name and the meaning of a status
+//!                kvconn_status_name, kvconn_strerror, kvconn_status_errno         name, meaning and errno of a status
 //! ```
 //!
 //! ## Example
@@ -115,9 +118,10 @@
 //!
 //! A function that can fail returns a kvconn_status_t: KVCONN_OK (0) or a negative number. The numbers are frozen. The
 //! last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
-//! half-done, and the out-parameters are zero. There are three exceptions:
+//! half-done, and the out-parameters are zero. There are four exceptions:
 //!
-//! - KVCONN_PARTIAL of kvconn_send_batch: some items were accepted.
+//! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
+//! - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
 //! - KVCONN_TIMEOUT of kvconn_connect: the dial goes on.
 //! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
 //!   some message was not acknowledged, or some socket not closed, in time.
@@ -206,12 +210,16 @@
 //! never seen, PEER_LOST,             dials (backoff)        dials (backoff)        nothing to lift
 //!   CONNECT_FAILED, EVICTED,
 //!   kvconn_disconnect
-//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect,
-//!   kvconn_disconnect_all,                                                         kvconn_node_add_endpoints
-//!   kvconn_node_remove_endpoints
-//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   kvconn_node_add_endpoints
-//!                                                                                  in a live node, nothing else
+//! kvconn_disconnect_endpoint,        DISCONNECTED, no dial  dials, lifts           kvconn_connect, registration
+//!   kvconn_disconnect_all,
+//!   kvconn_node_remove_endpoints,
+//!   kvconn_node_set_endpoints
+//! kvconn_handle_failure              NODE_FAILED, no dial   NODE_FAILED, no dial   registration in a live node,
+//!                                                                                  nothing else
 //! ```
+//!
+//! Registration is kvconn_node_add_endpoints or kvconn_node_connect; kvconn_node_set_endpoints, for what the node does
+//! not own yet.
 //!
 //! Backoff: after a failed dial, kvconn_connect and kvconn_send_to return KVCONN_BACKOFF at once, until a step is over.
 //! A step is 100 ms, and doubles with each failure up to 2 s (options backoff_ms, backoff_max_ms). retry_after_ms says
@@ -227,8 +235,10 @@
 //! share max_total_queued_bytes (2 GiB); a send beyond that returns KVCONN_LIMIT at once.
 //!
 //! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
-//! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. So a stuck peer costs one timeout,
-//! not one for each message. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+//! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
+//! with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
+//! not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
+//! error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
 //!
 //! ## Idle connections
 //!

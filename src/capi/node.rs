@@ -14,13 +14,13 @@
 
 use std::ffi::c_char;
 
-use super::guard::{ErrorOut, count32, milliseconds, process};
+use super::guard::{ErrorOut, count32, milliseconds, process, timeout};
 use super::options::{OptionsIn, kvconn_options_t};
-use super::pointers::{Array, Filled, Out, OutStruct};
+use super::pointers::{Array, Filled, Out, OutItems, OutStruct};
 use super::strings::{Text, inline};
-use super::types::{KVCONN_TEXT_SIZE, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t};
-use crate::error::Result;
-use crate::ids::{ManagerId, NodeId};
+use super::types::{KVCONN_TEXT_SIZE, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_node_t, kvconn_status_t};
+use crate::error::{Error, Result, Status};
+use crate::ids::{ConnId, ManagerId, NodeId};
 use crate::manager::nodes::NodeInfo;
 
 /// The largest number of endpoints in one call.
@@ -200,6 +200,117 @@ pub unsafe extern "C" fn kvconn_node_remove_endpoints(
         // SAFETY: each is a C string or NULL, as the parameter says.
         let endpoints = unsafe { texts(&endpoints) }?;
         process()?.node(NodeId(node))?.node_remove_endpoints(NodeId(node), &endpoints)
+    })
+}
+
+/// Makes these the endpoints of a node, in one step, or changes nothing on an error: for a discovery that tells the whole
+/// truth. Endpoints that the node does not own yet are registered, as kvconn_node_add_endpoints does. Those that it owns
+/// and that are not in the list are taken away, as kvconn_node_remove_endpoints does. The others keep their connections
+/// and their fences, so the same list twice changes nothing. Dials nothing. Returns the statuses that all node calls
+/// share, and those below.
+///
+/// @param endpoints the endpoints; may be NULL if count is 0, which takes all endpoints away.
+/// @param count     how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+/// @param options   settings for later dials to all of them; NULL for those that they remember, else the configured
+///     ones.
+/// @param error     its endpoint names the one that was refused.
+/// @retval KVCONN_OK       the node owns exactly these endpoints.
+/// @retval KVCONN_INVALID  an endpoint is malformed, or an option does not belong here.
+/// @retval KVCONN_CONFLICT a live connection to one of them has other options.
+/// @retval KVCONN_LIMIT    max_endpoints would be exceeded, also without those that are taken away.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn kvconn_node_set_endpoints(
+    node: kvconn_node_t,
+    endpoints: *const *const c_char,
+    count: usize,
+    options: *const kvconn_options_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (endpoints, options, error) =
+        unsafe { (Array::new("endpoints", endpoints, count), OptionsIn::new(options), ErrorOut::new(error)) };
+    error.guard(|| {
+        // SAFETY: each is a C string or NULL, as the parameter says.
+        let endpoints = unsafe { texts(&endpoints) }?;
+        process()?.node(NodeId(node))?.node_set_endpoints(NodeId(node), &endpoints, options.optional()?)
+    })
+}
+
+/// Registers endpoints with a node, as kvconn_node_add_endpoints does, and dials all of them at the same time: for the
+/// ranks of an instance. Waits until each is READY or has failed, under one deadline. With the option connect_retry it
+/// dials those that failed again after each backoff step, until wait_ms is over. Returns the statuses that all node
+/// calls share, and those below.
+///
+/// Registered endpoints stay registered, whatever their dials came to. If the node ends during the call, the call fails
+/// as a whole with the reason, and all its connections have ended with the node, unless another node owns them. An
+/// endpoint that is in the list twice has one connection.
+///
+/// @param endpoints     the endpoints; may be NULL if count is 0.
+/// @param count         how many: 0 to KVCONN_MAX_ENDPOINTS_PER_CALL.
+/// @param options       as for kvconn_node_add_endpoints; and connect_retry.
+/// @param wait_ms       how long to wait, in all. With 0 it returns when all dials have begun; KVCONN_DEFAULT_TIMEOUT:
+///     as long as one dial may take.
+/// @param[out] conns    the connection of each endpoint; 0 if its status is not KVCONN_OK. With KVCONN_TIMEOUT, the
+///     connection if its dial goes on. May be NULL if count is 0.
+/// @param[out] statuses KVCONN_OK for each endpoint that is READY (with wait_ms 0: that has a connection), else a status
+///     that kvconn_connect returns; if the whole call fails, its status. May be NULL.
+/// @param error         for KVCONN_PARTIAL: how many endpoints failed, and conn, endpoint, os_errno and message of the
+///     first of them.
+/// @retval KVCONN_OK       all statuses are KVCONN_OK.
+/// @retval KVCONN_INVALID  conns is NULL, an endpoint is malformed, or an option does not belong here. Nothing was done.
+/// @retval KVCONN_CONFLICT a live connection to one of them has other options. Nothing was done.
+/// @retval KVCONN_LIMIT    max_endpoints would be exceeded. Nothing was done.
+/// @retval KVCONN_PARTIAL  at least one endpoint failed. All are registered.
+#[unsafe(no_mangle)]
+#[must_use]
+pub unsafe extern "C" fn kvconn_node_connect(
+    node: kvconn_node_t,
+    endpoints: *const *const c_char,
+    count: usize,
+    options: *const kvconn_options_t,
+    wait_ms: i64,
+    conns: *mut kvconn_conn_t,
+    statuses: *mut kvconn_status_t,
+    error: *mut kvconn_error_t,
+) -> kvconn_status_t {
+    // SAFETY: pointers as the header's chapters and parameters say.
+    let (endpoints, options, conns, statuses, error) = unsafe {
+        (
+            Array::new("endpoints", endpoints, count),
+            OptionsIn::new(options),
+            OutItems::new("conns", conns, count),
+            OutItems::new("statuses", statuses, count),
+            ErrorOut::new(error),
+        )
+    };
+    error.guard(|| {
+        if count > KVCONN_MAX_ENDPOINTS_PER_CALL {
+            let text = format!("endpoints has {count} elements; {KVCONN_MAX_ENDPOINTS_PER_CALL} are allowed");
+            return Err(Error::invalid(text));
+        }
+        conns.fill(0);
+        // What stays there if the call ends in a panic.
+        statuses.fill(Status::Internal as kvconn_status_t);
+        let connect = || {
+            conns.required()?;
+            statuses.optional()?;
+            // SAFETY: each is a C string or NULL, as the parameter says.
+            let endpoints = unsafe { texts(&endpoints) }?;
+            let (options, wait, node) = (options.optional()?, timeout("wait_ms", wait_ms)?, NodeId(node));
+            process()?.node(node)?.node_connect(node, &endpoints, options, wait)
+        };
+        let results = connect().inspect_err(|error| statuses.fill(error.status as kvconn_status_t))?;
+        for (place, result) in results.iter().enumerate() {
+            let (conn, status) = match result {
+                Ok(conn) => (*conn, Status::Ok),
+                Err(error) if error.status == Status::Timeout => (error.conn, Status::Timeout),
+                Err(error) => (ConnId::NONE, error.status),
+            };
+            conns.set(place, conn.0);
+            statuses.set(place, status as kvconn_status_t);
+        }
+        Error::partial("endpoints", &results)
     })
 }
 

@@ -200,6 +200,46 @@ impl<'a, T> Array<'a, T> {
     }
 }
 
+/// An array that kvconn fills with one element for each item of a call.
+pub(super) struct OutItems<T> {
+    name: &'static str,
+    start: *mut T,
+    count: usize,
+}
+
+impl<T: Copy> OutItems<T> {
+    /// # Safety
+    /// `start` is NULL, not aligned, or may be written for `count` elements until the call ends, if `count` is at most
+    /// what the call allows.
+    pub(super) unsafe fn new(name: &'static str, start: *mut T, count: usize) -> OutItems<T> {
+        OutItems { name, start, count }
+    }
+
+    /// Rejects NULL, unless there are no items.
+    pub(super) fn required(&self) -> Result<()> {
+        if self.start.is_null() && self.count > 0 { Err(null(self.name)) } else { self.optional() }
+    }
+
+    /// Accepts NULL, which means "not wanted".
+    pub(super) fn optional(&self) -> Result<()> {
+        if self.start.is_aligned() { Ok(()) } else { Err(misaligned(self.name)) }
+    }
+
+    /// Writes one, if they are wanted. Call it only with a count that the call allows.
+    pub(super) fn set(&self, place: usize, value: T) {
+        assert!(place < self.count);
+        if !self.start.is_null() && self.start.is_aligned() {
+            // SAFETY: inside the array, which may be written by `new`'s contract.
+            unsafe { self.start.add(place).write(value) }
+        }
+    }
+
+    /// Writes the same for all.
+    pub(super) fn fill(&self, value: T) {
+        (0..self.count).for_each(|place| self.set(place, value));
+    }
+}
+
 /// An array that kvconn fills, and the out-parameter for the number of elements.
 pub(super) struct OutArray<T> {
     name: &'static str,

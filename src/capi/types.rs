@@ -41,7 +41,7 @@ pub struct kvconn_error_t {
     pub struct_size: u32,
     /// The status that the call returned.
     pub status: kvconn_status_t,
-    /// The operating system's errno, or 0.
+    /// The operating system's errno, or else that of the status (kvconn_status_errno). Never 0 in an error.
     pub os_errno: i32,
     /// What is affected.
     pub scope: kvconn_scope_t,

@@ -13,7 +13,7 @@ use super::gate::Patience;
 use super::gate::pending::{self, PendingSend};
 use super::{Connection, ConnectionGate, ConnectionInner, send_short};
 use crate::connection::message::{Copies, Message, ShortMessage};
-use crate::error::{Error, Result, Status};
+use crate::error::{Error, Result};
 use crate::ids::ConnId;
 use crate::sys::wake::Waker;
 use crate::timeout::Timeout;
@@ -226,15 +226,11 @@ impl BatchVerdict {
     pub(crate) fn result(self) -> Result<()> {
         let BatchVerdict { items, failed, first } = self;
         let Some((place, first)) = first else { return Ok(()) };
-        let text =
-            format!("{failed} of {items} items failed; items[{place}]: {}: {}", first.status.name(), first.message);
-        Err(Error { status: Status::Partial, message: text, retry_after: None, ..first })
+        Err(Error::partial_of("items", failed, items, place, first))
     }
 }
 
-/// The same for all results.
+/// OK, or PARTIAL with the first failed item in its text.
 pub fn verdict(results: &[Result<u64>]) -> Result<()> {
-    let mut verdict = BatchVerdict::default();
-    results.iter().enumerate().for_each(|(place, result)| verdict.note(place, result));
-    verdict.result()
+    Error::partial("items", results)
 }

@@ -64,6 +64,8 @@ pub(crate) struct ConnectionInner {
     in_flight: Arc<BuffersInFlight>,
     /// When a byte was last acknowledged or, where acknowledgements are unknown, freed by libzmq.
     progress: Coarse,
+    /// The longest timeout of a send that ran out since then, and when it did.
+    ran_out: Option<(Duration, Instant)>,
     stall_time: Duration,
     timeouts: PeerTimeouts,
     /// Wakes the polling head. Made when a thread first polls.
@@ -112,6 +114,7 @@ impl ConnectionInner {
             over_budget: false,
             in_flight: BuffersInFlight::new(),
             progress: Coarse::now(),
+            ran_out: None,
             dead: false,
             draining: None,
             stalled: false,
@@ -378,6 +381,7 @@ impl ConnectionInner {
     /// It has made progress.
     fn note_progress(&mut self) {
         self.full = false;
+        self.ran_out = None;
         self.progress = Coarse::now();
         if std::mem::take(&mut self.stalled) {
             self.raise(Event::new(EventKind::Recovered, ""));
@@ -428,6 +432,14 @@ impl ConnectionInner {
         self.events.push(event.conn(self.conn, &self.endpoint).delivery(self.known_delivery()));
     }
 
+    /// Whether a send with at least this timeout had run out when this one began, without progress since then. A send
+    /// that waited by then goes on: it has a deadline of its own. In whole milliseconds, because kvconn_send_to takes
+    /// from its timeout what finding the connection took.
+    fn has_waited_in_vain(&self, timeout: Duration, begun: Instant) -> bool {
+        self.ran_out
+            .is_some_and(|(longest, at)| begun >= at && timeout.as_millis() <= longest.as_nanos().div_ceil(1_000_000))
+    }
+
     /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's
     /// last progress. It is the sender's own: a shorter deadline of another thread does not change it.
     pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
@@ -463,7 +475,19 @@ impl ConnectionInner {
             return over(Status::Stalled, text);
         }
         if now >= deadline {
+            if self.ran_out.is_none_or(|(longest, _)| longest < timeout) {
+                self.ran_out = Some((timeout, now));
+            }
             return over(Status::Timeout, format!("no room within {} ms; not accepted", timeout.as_millis()));
+        }
+        if self.has_waited_in_vain(timeout, begun) {
+            self.refresh();
+            if let Some((longest, at)) = self.ran_out {
+                let (longest, ago) = (longest.as_millis(), at.elapsed().as_millis());
+                let text =
+                    format!("no room within the {longest} ms of a send before, and no progress in {ago} ms since");
+                return over(Status::Timeout, format!("{text}; not waited again, not accepted"));
+            }
         }
         Patience::Until(deadline.min(now + (timeout - idle)))
     }

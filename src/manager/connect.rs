@@ -65,7 +65,7 @@ impl Manager {
     }
 
     /// Adds to the error of an ended connection when the next dial is allowed, if the next call would dial.
-    fn with_next_step(&self, endpoint: &Endpoint, error: Error) -> Error {
+    pub(super) fn with_next_step(&self, endpoint: &Endpoint, error: Error) -> Error {
         let ended = matches!(error.status, Status::ConnectFailed | Status::PeerLost);
         match ended.then(|| self.sets().cache.next_step(endpoint)).flatten() {
             Some(wait) => error.retry_after(wait),
@@ -115,7 +115,7 @@ impl Manager {
     }
 
     /// The live connection, or a new one whose dial has begun.
-    fn obtain(
+    pub(super) fn obtain(
         self: &Arc<Self>,
         endpoint: &Endpoint,
         policy: DialPolicy<'_>,

@@ -8,6 +8,7 @@ mod connect;
 pub(crate) mod counts;
 mod flight;
 mod node_calls;
+mod node_connect;
 pub mod nodes;
 
 use std::collections::VecDeque;
@@ -45,6 +46,10 @@ pub struct Manager {
     fenced: Condvar,
     /// Signalled when the sockets of an endpoint were made (see `flight.rs`). Goes with `sets`.
     landed: Condvar,
+    /// Signalled when a failure report is left to be taken, and when the manager closes. Goes with `sets`.
+    reported: Condvar,
+    /// Signalled when a connection is READY or ends, a fence is set, or a node ends. Leaf lock.
+    settled: (Mutex<node_connect::Settled>, Condvar),
     /// Signalled when libzmq has closed the last socket of a connection. Leaf lock.
     closed_signal: (Mutex<()>, Condvar),
     events: Arc<Events>,
@@ -84,6 +89,8 @@ impl Manager {
             }),
             fenced: Condvar::new(),
             landed: Condvar::new(),
+            reported: Condvar::new(),
+            settled: (Mutex::new(node_connect::Settled::default()), Condvar::new()),
             counts: Counts::default(),
             closed_signal: (Mutex::new(()), Condvar::new()),
         })
@@ -120,8 +127,12 @@ impl Manager {
     /// The lock, if the manager still takes changes.
     fn open_sets(&self) -> Result<MutexGuard<'_, Sets>> {
         let sets = self.sets.lock();
+        self.check_open(&sets).map(|()| sets)
+    }
+
+    fn check_open(&self, sets: &Sets) -> Result<()> {
         match sets.closed {
-            None => Ok(sets),
+            None => Ok(()),
             Some(status) => Err(Error::new(status, format!("manager {} is closed", self.id))),
         }
     }
@@ -173,6 +184,7 @@ impl Manager {
             inner.wake_head();
             drop(inner);
             sets.nodes.endpoint_ready(conn.endpoint());
+            self.note_settled();
         }
     }
 
@@ -186,7 +198,7 @@ impl Manager {
             for node in sets.nodes.endpoint_lost(conn.endpoint(), policy) {
                 let reason = format!("node_loss: {} was lost", conn.endpoint());
                 if let Ok(failure) = self.fail_node(&mut sets, node, &reason, &mut woken) {
-                    sets.nodes.leave_failure(failure);
+                    self.leave(&mut sets, failure);
                 }
             }
         }
@@ -232,6 +244,9 @@ impl Manager {
             sets.endings.push_back(conn.clone());
             ended.push((conn, finished));
         }
+        if !ended.is_empty() {
+            self.note_settled();
+        }
         sets.cache.trim(&sets.values);
         while sets.endings.len() > REMEMBERED_ENDINGS {
             // A thread that waits for its zero-copy buffers must still find it.
@@ -261,6 +276,7 @@ impl Manager {
     pub(crate) fn begin_shutdown(&self) -> Vec<Arc<Connection>> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Shutdown);
+        self.reported.notify_all();
         let conns = self.drain(sets, Status::Shutdown, "kvconn_shutdown was called");
         self.events.close();
         conns
@@ -327,6 +343,7 @@ impl Manager {
     pub(crate) fn destroy(&self, deadline: Instant) -> Result<()> {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Stale);
+        self.reported.notify_all();
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_manager_destroy");
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
         let mut woken = Vec::new();
@@ -372,6 +389,7 @@ impl Manager {
     fn wake_fenced(&self) {
         self.fenced.notify_all();
         self.landed.notify_all();
+        self.note_settled();
     }
 
     /// libzmq has closed the last socket of a connection.

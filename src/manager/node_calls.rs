@@ -1,7 +1,8 @@
 //! A manager's nodes: their endpoints, requests, health and failure.
 
+use std::collections::HashSet;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use super::{Manager, Sets};
 use crate::connection::gate::Wakeups;
@@ -10,10 +11,11 @@ use crate::error::Error;
 use crate::error::{Result, Status};
 use crate::events::{Event, EventKind};
 use crate::ids::NodeId;
-use crate::manager::cache::Fence;
+use crate::manager::cache::{DialPolicy, Fence};
 use crate::manager::nodes::{Failure, NodeInfo, check_name};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Reach};
+use crate::timeout::Timeout;
 
 /// What a caller does after a failure.
 const NEXT_STEP: &str = "open it again and register its endpoints in the new life";
@@ -55,28 +57,52 @@ impl Manager {
             options.only(&[Reach::Connection], "kvconn_node_add_endpoints")?;
         }
         let mut sets = self.open_sets()?;
-        let sets = &mut *sets;
+        self.register(&mut sets, node, &endpoints, options)
+    }
+
+    /// The same under the global lock.
+    pub(super) fn register(
+        &self,
+        sets: &mut Sets,
+        node: NodeId,
+        endpoints: &[Endpoint],
+        options: Option<&Options>,
+    ) -> Result<()> {
         sets.nodes.check_live(node)?;
+        check_options(sets, endpoints, options)?;
+        let more = places(sets, endpoints);
+        self.make_room(sets, more, endpoints)?;
+        own(sets, node, endpoints, options)
+    }
+
+    /// Makes these the endpoints of a live node, in one step, or changes nothing on an error. Those that it does not own
+    /// yet are registered. Those that it owns and that are not among them are taken away. The others keep their
+    /// connections and fences.
+    pub fn node_set_endpoints(&self, node: NodeId, endpoints: &[&str], options: Option<&Options>) -> Result<()> {
+        const CALL: &str = "kvconn_node_set_endpoints";
+        let endpoints = self.endpoints(endpoints)?;
         if let Some(options) = options {
-            for endpoint in &endpoints {
-                sets.cache.check_options(endpoint, options, &sets.values)?;
-            }
+            options.only(&[Reach::Connection], CALL)?;
         }
-        let mut more: Vec<_> = endpoints.iter().filter(|endpoint| !sets.cache.is_in_use(endpoint)).collect();
-        more.sort_unstable();
-        more.dedup();
-        let more = more.len();
-        self.make_room(sets, more, &endpoints)?;
-        sets.nodes.add_endpoints(node, &endpoints)?;
-        for endpoint in &endpoints {
-            if sets.cache.current(endpoint).is_some_and(|conn| conn.is_ready()) {
-                sets.nodes.endpoint_ready(endpoint);
-            }
+        let mut woken = Vec::new();
+        let mut sets = self.open_sets()?;
+        sets.nodes.check_live(node)?;
+        check_options(&sets, &endpoints, options)?;
+        let before = sets.nodes.endpoints_of(node);
+        let (owned, wanted): (HashSet<_>, HashSet<_>) = (before.iter().collect(), endpoints.iter().collect());
+        let left: Vec<_> = before.iter().filter(|endpoint| !wanted.contains(endpoint)).cloned().collect();
+        let (kept, new): (Vec<_>, Vec<_>) = endpoints.iter().cloned().partition(|endpoint| owned.contains(endpoint));
+        // What leaves the node and has no other owner makes room.
+        let freed = left.iter().filter(|endpoint| sets.nodes.owners(endpoint) == [node]).count();
+        let more = places(&sets, &new).saturating_sub(freed);
+        self.make_room(&mut sets, more, &endpoints)?;
+        own(&mut sets, node, &new, options)?;
+        for endpoint in kept.iter().filter(|_| options.is_some()) {
+            sets.cache.remember(endpoint, DialPolicy::Connect(options));
         }
-        let options = options.map(|options| Arc::new(options.clone()));
-        for endpoint in &endpoints {
-            sets.cache.registered(endpoint, node, options.as_ref());
-        }
+        self.take_away(&mut sets, node, &left, CALL, &mut woken)?;
+        drop(sets);
+        woken.into_iter().for_each(Wakeups::wake);
         Ok(())
     }
 
@@ -86,20 +112,33 @@ impl Manager {
         let endpoints = self.endpoints(endpoints)?;
         let mut woken = Vec::new();
         let mut sets = self.open_sets()?;
-        let released = sets.nodes.remove_endpoints(node, &endpoints)?;
-        let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
-        let end = End::new(Transition::Disconnect, "disconnected by kvconn_node_remove_endpoints");
-        self.end_together(&mut sets, &conns, end, &mut woken);
-        for endpoint in &released {
-            sets.cache.disowned(endpoint);
-        }
-        self.fence(&mut sets, &released, "kvconn_node_remove_endpoints");
+        self.take_away(&mut sets, node, &endpoints, "kvconn_node_remove_endpoints", &mut woken)?;
         drop(sets);
         woken.into_iter().for_each(Wakeups::wake);
         Ok(())
     }
 
-    fn endpoints(&self, texts: &[&str]) -> Result<Vec<Endpoint>> {
+    /// The same under the global lock.
+    fn take_away(
+        &self,
+        sets: &mut Sets,
+        node: NodeId,
+        endpoints: &[Endpoint],
+        by: &'static str,
+        woken: &mut Vec<Wakeups>,
+    ) -> Result<()> {
+        let released = sets.nodes.remove_endpoints(node, endpoints)?;
+        let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
+        let end = End::new(Transition::Disconnect, format!("disconnected by {by}"));
+        self.end_together(sets, &conns, end, woken);
+        for endpoint in &released {
+            sets.cache.disowned(endpoint);
+        }
+        self.fence(sets, &released, by);
+        Ok(())
+    }
+
+    pub(super) fn endpoints(&self, texts: &[&str]) -> Result<Vec<Endpoint>> {
         texts.iter().map(|text| self.endpoint(text)).collect()
     }
 
@@ -143,12 +182,38 @@ impl Manager {
 
     /// Keeps a report that could not be handed to its caller. `take_failure` returns it.
     pub fn leave_failure(&self, failure: Failure) {
-        self.sets().nodes.leave_failure(failure);
+        self.leave(&mut self.sets(), failure);
+    }
+
+    /// The same under the global lock. Wakes a thread that waits for a report.
+    pub(super) fn leave(&self, sets: &mut Sets, failure: Failure) {
+        sets.nodes.leave_failure(failure);
+        self.reported.notify_one();
     }
 
     /// The oldest report that was not taken yet.
     pub fn take_failure(&self) -> Option<Failure> {
         self.sets().nodes.take_failure()
+    }
+
+    /// The same. Waits for one until the timeout; the default is as long as it takes. Several threads may wait; each
+    /// report goes to one of them. STALE or SHUTDOWN when the manager is closed meanwhile.
+    pub fn wait_for_failure(&self, timeout: Timeout) -> Result<Option<Failure>> {
+        /// Nobody waits longer.
+        const YEAR: Duration = Duration::from_secs(366 * 24 * 3600);
+        let deadline = Instant::now() + timeout.or(YEAR);
+        let mut sets = self.sets();
+        loop {
+            // First: a thread that was woken for a report takes it, even if its time is over by then.
+            if let Some(failure) = sets.nodes.take_failure() {
+                return Ok(Some(failure));
+            }
+            self.check_open(&sets)?;
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            self.reported.wait_until(&mut sets, deadline);
+        }
     }
 
     /// The step itself, under the global lock.
@@ -199,4 +264,31 @@ impl Manager {
         });
         Ok(failure)
     }
+}
+
+/// Whether endpoints can be registered with these options.
+fn check_options(sets: &Sets, endpoints: &[Endpoint], options: Option<&Options>) -> Result<()> {
+    let Some(options) = options else { return Ok(()) };
+    endpoints.iter().try_for_each(|endpoint| sets.cache.check_options(endpoint, options, &sets.values))
+}
+
+/// How many of these endpoints are not in use yet, each counted once.
+fn places(sets: &Sets, endpoints: &[Endpoint]) -> usize {
+    let unused = endpoints.iter().filter(|endpoint| !sets.cache.is_in_use(endpoint));
+    unused.collect::<HashSet<_>>().len()
+}
+
+/// Makes a live node an owner of these endpoints. There must be room for them.
+fn own(sets: &mut Sets, node: NodeId, endpoints: &[Endpoint], options: Option<&Options>) -> Result<()> {
+    sets.nodes.add_endpoints(node, endpoints)?;
+    for endpoint in endpoints {
+        if sets.cache.current(endpoint).is_some_and(|conn| conn.is_ready()) {
+            sets.nodes.endpoint_ready(endpoint);
+        }
+    }
+    let options = options.map(|options| Arc::new(options.clone()));
+    for endpoint in endpoints {
+        sets.cache.registered(endpoint, node, options.as_ref());
+    }
+    Ok(())
 }

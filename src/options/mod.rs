@@ -147,7 +147,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::HandshakeTimeoutMs, "handshake_timeout_ms", Reach::Connection, (1, DAY_MS, "ms"), 3000,
         "The longest time of the ZMTP handshake after TCP is connected. A peer that says nothing fails here; a peer that speaks another protocol is recognised by its first bytes."),
     Setting { key: Key::ConnectRetry, name: "connect_retry", reach: Reach::Call, kind: Kind::Flag, default: 0,
-        text: "kvconn_connect dials again after each backoff step until the peer is READY or wait_ms is over. Without it, kvconn_connect fails with the first dial. For start-up." },
+        text: "kvconn_connect and kvconn_node_connect dial again after each backoff step until the peer is READY or wait_ms is over. Without it, they fail with the first dial. For start-up." },
     number(Key::KeepaliveIdleS, "keepalive_idle_s", Reach::Connection, (0, 32767, "s"), 30,
         "TCP_KEEPIDLE: how long a connection is idle before the kernel probes the peer. 0 turns keepalive off. The loss of an idle peer is found after idle + interval × count (45 s by default)."),
     number(Key::KeepaliveIntervalS, "keepalive_interval_s", Reach::Connection, (1, 32767, "s"), 5,
@@ -273,11 +273,12 @@ pub fn document() -> String {
          `max_fences` others. A forgotten endpoint has lost its CURVE keys. If every peer must be encrypted, set `require_curve`, or\n\
          configure the keys for the manager.\n\n\
          The column \"acts on\" says which calls take a setting:\n\n\
-         * **connection**: `kvconn_connect`, `kvconn_node_add_endpoints`, and `kvconn_configure` for all later dials.\n\
+         * **connection**: `kvconn_connect`, `kvconn_node_connect`, `kvconn_node_add_endpoints`, `kvconn_node_set_endpoints`, and\n  \
+           `kvconn_configure` for all later dials.\n\
          * **manager**: `kvconn_configure` and `kvconn_manager_create`.\n\
          * **process**: `kvconn_configure` on manager 0 before the first connection. `max_total_queued_bytes` and\n  \
            `max_descriptors` can be changed at any time.\n\
-         * **call**: `kvconn_connect`.\n\n\
+         * **call**: `kvconn_connect` and `kvconn_node_connect`.\n\n\
          | name | acts on | values | default | meaning |\n| --- | --- | --- | --- | --- |\n",
     );
     for s in SETTINGS {

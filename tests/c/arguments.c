@@ -14,12 +14,17 @@ static void without_any_pointer(void) {
     EXPECT(KVCONN_INVALID, kvconn_find(KVCONN_DEFAULT, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_send_to(KVCONN_DEFAULT, NULL, NULL, 1, 0, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_send_packed_to(KVCONN_DEFAULT, NULL, NULL, NULL, 1, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_INVALID, kvconn_send_batch_packed(NULL, NULL, 1, NULL, NULL, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_OK, kvconn_send_batch_packed(NULL, NULL, 0, NULL, NULL, 0, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_open(KVCONN_DEFAULT, NULL, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_find(KVCONN_DEFAULT, NULL, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_info(1, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_add_endpoints(1, NULL, 1, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_node_remove_endpoints(1, NULL, 1, NULL));
-    EXPECT(KVCONN_INVALID, kvconn_take_failure(KVCONN_DEFAULT, NULL, NULL));
+    EXPECT(KVCONN_INVALID, kvconn_node_set_endpoints(1, NULL, 1, NULL, NULL));
+    EXPECT(KVCONN_INVALID, kvconn_node_connect(1, NULL, 1, NULL, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_STALE, kvconn_node_connect(1, NULL, 0, NULL, 0, NULL, NULL, NULL));
+    EXPECT(KVCONN_INVALID, kvconn_take_failure(KVCONN_DEFAULT, 0, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_failure_endpoints(NULL, NULL, 0, 0, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_failure_requests(NULL, NULL, 0, NULL, NULL));
     EXPECT(KVCONN_INVALID, kvconn_event_fd(KVCONN_DEFAULT, NULL, NULL));

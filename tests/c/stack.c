@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <pthread.h>
 
-enum { LONG_MS = 10000, MESSAGES = 6, STACK_KIB = 64 };
+enum { LONG_MS = 10000, MESSAGES = 7, STACK_KIB = 64 };
 
 static peer_t peer;
 static char text[1 << 16]; /* not on the stack that is measured */
@@ -25,6 +25,10 @@ static void send_in_every_way(kvconn_conn_t conn) {
     EXPECT(KVCONN_OK, kvconn_send_packed_to(KVCONN_DEFAULT, peer.endpoint, "room17", sizes, 2, LONG_MS, &by, &sequence, &error));
     kvconn_batch_item_t item = {conn, frames, 2, 0, 0, 0};
     EXPECT(KVCONN_OK, kvconn_send_batch(&item, 1, LONG_MS, &error));
+    const uint32_t frame_count = 2;
+    kvconn_status_t status = KVCONN_INTERNAL;
+    EXPECT(KVCONN_OK, kvconn_send_batch_packed(&conn, &frame_count, 1, "room17", sizes, LONG_MS, &sequence, &status, &error));
+    CHECK(status == KVCONN_OK && sequence == MESSAGES - 1);
     EXPECT(KVCONN_OK, kvconn_send_owned(conn, frames, 2, LONG_MS, NULL, NULL, &sequence, &error));
     CHECK(by == conn && sequence == MESSAGES);
     EXPECT(KVCONN_OK, kvconn_flush(conn, 0, LONG_MS, &sequence, &error));
@@ -70,7 +74,7 @@ static void lose_the_peer(kvconn_node_t node) {
     EXPECT(KVCONN_OK, kvconn_failure_requests(failure, &request, 1, &count, &error));
     CHECK(count == 1 && request == 17);
     kvconn_failure_free(failure);
-    EXPECT(KVCONN_OK, kvconn_take_failure(KVCONN_DEFAULT, &failure, &error));
+    EXPECT(KVCONN_OK, kvconn_take_failure(KVCONN_DEFAULT, 0, &failure, &error));
     EXPECT(KVCONN_OK, kvconn_disconnect_endpoint(KVCONN_DEFAULT, "tcp://127.0.0.1:1", &error));
     EXPECT(KVCONN_OK, kvconn_disconnect_all(KVCONN_DEFAULT, LONG_MS, &error));
     EXPECT(KVCONN_OK, kvconn_set_log(NULL, NULL, KVCONN_LOG_OFF, &error));
@@ -85,6 +89,10 @@ static void *all_calls(void *nothing) {
     EXPECT(KVCONN_OK, kvconn_set_log(ignore_line, NULL, KVCONN_LOG_DEBUG, &error));
     EXPECT(KVCONN_OK, kvconn_node_open(KVCONN_DEFAULT, "prefill-0", &node, NULL, &error));
     EXPECT(KVCONN_OK, kvconn_node_add_endpoints(node, endpoints, 1, NULL, &error));
+    kvconn_status_t status = KVCONN_INTERNAL;
+    EXPECT(KVCONN_OK, kvconn_node_set_endpoints(node, endpoints, 1, NULL, &error));
+    EXPECT(KVCONN_OK, kvconn_node_connect(node, endpoints, 1, NULL, LONG_MS, &conn, &status, &error));
+    CHECK(status == KVCONN_OK && conn != 0);
     EXPECT(KVCONN_OK, kvconn_node_track_request(node, 17, &error));
     EXPECT(KVCONN_OK, kvconn_connect(KVCONN_DEFAULT, peer.endpoint, NULL, LONG_MS, &conn, &error));
     send_in_every_way(conn);

@@ -1,6 +1,8 @@
 /* The structs of the header as a program of today sees them: their INIT macros, their sizes, what the library fills. */
 #include "check.h"
 
+#include <errno.h>
+
 /* All of a struct behind struct_size is zero. */
 static int is_empty(const void *start, size_t size) {
     const unsigned char *bytes = (const unsigned char *)start;
@@ -29,6 +31,8 @@ static void the_library_is_the_one_of_the_header(void) {
     CHECK(kvconn_abi_version() == KVCONN_ABI_VERSION);
     CHECK(strcmp(kvconn_version(), KVCONN_VERSION) == 0);
     CHECK(strcmp(kvconn_status_name(KVCONN_STALLED), "KVCONN_STALLED") == 0);
+    CHECK(kvconn_status_errno(KVCONN_INVALID) == EINVAL && kvconn_status_errno(KVCONN_OK) == 0);
+    CHECK(kvconn_status_errno(-1000) == 0);
     CHECK(KVCONN_UNKNOWN == UINT64_MAX && KVCONN_DEFAULT_TIMEOUT == -1 && KVCONN_DEFAULT == 0);
 }
 
@@ -44,6 +48,7 @@ static void an_error_is_filled_as_far_as_its_size_says(void) {
     EXPECT(KVCONN_INVALID, kvconn_connect(KVCONN_DEFAULT, "tcp://nowhere", NULL, 0, &conn, &both.error));
     CHECK(conn == 0);
     CHECK(both.error.status == KVCONN_INVALID && both.error.scope == KVCONN_SCOPE_CALL && !both.error.retriable);
+    CHECK(both.error.os_errno == EINVAL);
     CHECK(both.error.struct_size == sizeof both.error && strlen(both.error.message) > 0);
     for (size_t at = 0; at < sizeof both.beyond; at++) CHECK(both.beyond[at] == 0x5a);
 

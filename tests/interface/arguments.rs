@@ -163,6 +163,29 @@ fn kind(function: &str, text: &str) -> Parameter {
             others.push(Value("(const uint32_t[]){0, 0}".into(), ANY));
             simple("good_sizes", others)
         }
+        ("const kvconn_conn_t *", "conns") => {
+            let mut others = vec![misaligned(declared), Value("NULL".into(), INVALID)];
+            for conn in ["UINT64_MAX", "good_node()", "good_manager()"] {
+                others.push(Value(format!("(const kvconn_conn_t[]){{{conn}}}"), PARTIAL));
+            }
+            others.push(Value("(const kvconn_conn_t[]){0}".into(), "KVCONN_OK"));
+            simple("good_conns()", others)
+        }
+        ("const uint32_t *", "frame_counts") => {
+            let counts = |count: &str, expected| Value(format!("(const uint32_t[]){{{count}}}"), expected);
+            let mut others = vec![misaligned(declared), Value("NULL".into(), INVALID)];
+            others.extend([counts("0", PARTIAL), counts("1", ANY)]);
+            others.extend([counts("65537", INVALID), counts("UINT32_MAX", INVALID)]);
+            simple("(const uint32_t[]){2}", others)
+        }
+        // What is written for each item.
+        ("kvconn_conn_t *", "conns") => {
+            simple("(kvconn_conn_t *)(void *)bytes", vec![misaligned(declared), Value("NULL".into(), INVALID)])
+        }
+        (t @ ("uint64_t *" | "kvconn_status_t *"), "sequences" | "statuses") => {
+            let null = Value("NULL".into(), ANY);
+            simple(&format!("({t})(void *)bytes"), vec![misaligned(declared), null])
+        }
         ("const char *const *", "endpoints") => {
             let mut others = vec![misaligned(declared), Value("NULL".into(), INVALID)];
             others.extend(
@@ -284,7 +307,11 @@ impl Swept {
                 }
                 let _ = writeln!(out, "        const kvconn_status_t allowed[] = {{{}, 1}};", allowed.join(", "));
                 let _ = writeln!(out, "        kvconn_status_t status = {call};");
+                if error == "&error" {
+                    let _ = writeln!(out, "        said = error.message;");
+                }
                 let _ = writeln!(out, "        check_status(status, {}, allowed);", value.1);
+                let _ = writeln!(out, "        said = \"\";");
                 if error == "&error" {
                     let _ = writeln!(out, "        check_error(&error, status);");
                 }

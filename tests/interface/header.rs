@@ -22,7 +22,7 @@ fn the_header_stays_short() {
     let header = header();
     let prototype = header.lines().position(|line| line.contains("kvconn_status_t kvconn_")).unwrap() + 1;
     assert!(prototype < 60, "the first prototype is in line {prototype}");
-    assert!(header.lines().count() < 1200, "{} lines", header.lines().count());
+    assert!(header.lines().count() < 1300, "{} lines", header.lines().count());
     let long: Vec<&str> = header.lines().filter(|line| line.chars().count() > 132).collect();
     assert!(long.is_empty(), "lines that do not fit on a screen:\n{}", long.join("\n"));
 }
@@ -222,7 +222,7 @@ fn warnings(name: &str, program: &str, standard: &str) -> String {
 #[test]
 fn an_ignored_result_is_a_warning_where_that_is_a_mistake() {
     let program = "#include \"kvconn.h\"\nvoid f(void) {\n    kvconn_send(1, 0, 0, 0, 0, 0);\n    kvconn_flush(1, 0, 0, 0, 0);\n    \
-                   kvconn_next_event(0, 0, 0, 0);\n    kvconn_take_failure(0, 0, 0);\n    \
+                   kvconn_next_event(0, 0, 0, 0);\n    kvconn_take_failure(0, 0, 0, 0);\n    \
                    kvconn_node_untrack_request(1, 0, 0, 0);\n    kvconn_disconnect(1, 0);\n}\n";
     for standard in ["-std=c11", "-std=c2x"] {
         let said = warnings("ignored", program, standard);

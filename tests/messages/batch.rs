@@ -3,6 +3,7 @@
 mod bounds;
 mod interface;
 mod order;
+mod packed;
 mod shared;
 mod waiting;
 

@@ -7,4 +7,6 @@ mod failure_races;
 mod failures;
 mod lives;
 mod node_loss;
+mod ranks;
 mod registration;
+mod taking_reports;

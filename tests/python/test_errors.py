@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import copy
+import errno
 import multiprocessing
 import pickle
 
@@ -45,6 +46,27 @@ def test_real_errors_are_copied_with_all_fields(kv, manager, peer):
     for error in (failed, backoff):
         assert set(error.__dict__) == FIELDS
         assert all(same(copied, error) for copied in copies(error))
+
+
+def test_every_error_has_an_errno(kv, manager, peer):
+    library = kv._lib
+    statuses = {status: library.kvconn_status_errno(status) for status in kv.STATUSES}
+    assert all(statuses.values()) and statuses[-4] == errno.ETIMEDOUT
+    assert library.kvconn_status_errno(0) == 0
+    node, _ = kv.node_open("n", manager)
+    conn = kv.connect(peer().endpoint, wait_ms=5000, manager=manager)
+    kv.disconnect(conn)
+    kv.handle_failure(node)
+    for kind, expected, call in (
+        (kv.Invalid, errno.EINVAL, lambda: kv.connect("tcp://nowhere", manager=manager)),
+        (kv.Stale, errno.ESTALE, lambda: kv.connection_info(1)),
+        (kv.NotFound, errno.ENOENT, lambda: kv.node_find("nobody", manager)),
+        (kv.Disconnected, errno.ENOTCONN, lambda: kv.send(conn, [b"x"])),
+        (kv.NodeFailed, errno.EHOSTDOWN, lambda: kv.node_track_request(node, 1)),
+    ):
+        with pytest.raises(kind) as caught:
+            call()
+        assert caught.value.os_errno == expected == statuses[caught.value.status]
 
 
 def test_every_exception_is_copied(kv):

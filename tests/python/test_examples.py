@@ -300,11 +300,18 @@ def test_the_readme_shows_the_file_itself(file):
     assert text(file) in code_blocks("README.md", language), f"README.md does not show {file} as it is"
 
 
-def test_the_guide_sends_to_many_ranks_in_c(tmp_path):
-    (block,) = [block for block in code_blocks("docs/guide.md", "c") if "kvconn_send_batch" in block]
+RANKS_IN_C = {
+    "kvconn_send_batch": "const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices",
+    "kvconn_node_connect": "kvconn_node_t node, const char *const *endpoints",
+}
+
+
+@pytest.mark.parametrize("function", RANKS_IN_C)
+def test_the_guide_speaks_to_many_ranks_in_c(tmp_path, function):
+    (block,) = [block for block in code_blocks("docs/guide.md", "c") if function in block]
     program = tmp_path / "ranks.c"
     head = "#include <kvconn.h>\n#include <stdio.h>\n#define RANKS 8\n"
-    head += "void f(const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices) {\n"
+    head += f"void f({RANKS_IN_C[function]}) {{\n"
     program.write_text(f"{head}kvconn_error_t error = KVCONN_ERROR_INIT;\n{block}}}\n")
     strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT / 'include'}", "-fsyntax-only"]
     result = run("cc", *strict, program)

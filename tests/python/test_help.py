@@ -41,8 +41,8 @@ def test_all_is_exactly_the_public_names(kv):
 def test_every_function_of_the_header_is_there(kv):
     """C's own tools for options, reports, packed frames and statuses are inside the functions that use them."""
     exported = {name.removeprefix("kvconn_") for name in (ROOT / "abi" / "kvconn.symbols").read_text().split()}
-    inside = {name for name in exported if name.startswith(("options_", "failure_", "send_packed"))}
-    inside |= {"version", "abi_version", "strerror", "status_name"}
+    inside = {name for name in exported if name.startswith(("options_", "failure_", "send_packed", "send_batch_packed"))}
+    inside |= {"version", "abi_version", "strerror", "status_name", "status_errno"}
     assert set(public(kv, inspect.isfunction)) == exported - inside
 
 
@@ -56,7 +56,7 @@ def test_every_public_function_and_class_has_a_docstring(kv):
 
 def test_help_is_short(page):
     lines = page.splitlines()
-    assert len(lines) < 400
+    assert len(lines) < 450
     assert max(map(len, lines)) <= 125
 
 

@@ -182,9 +182,9 @@ def test_the_next_call_gives_the_failure_that_an_exception_has_hidden(kv, manage
     assert kv.node_report_health(nodes[1], False).requests == [nodes[1]]
     for node in nodes[2:]:
         assert kv._lib.kvconn_handle_failure(node, None, None, None) == 0
-    call = interrupted("kvconn_take_failure", lambda: kv.take_failure(manager))
-    assert [kv.take_failure(manager).node for _ in range(2)] == nodes[2:]
-    assert kv.take_failure(manager) is None and call.result().node == nodes[2]
+    call = interrupted("kvconn_take_failure", lambda: kv.take_failure(manager=manager))
+    assert [kv.take_failure(manager=manager).node for _ in range(2)] == nodes[2:]
+    assert kv.take_failure(manager=manager) is None and call.result().node == nodes[2]
 
 
 def test_a_handler_that_raises_while_a_report_is_read_loses_nothing(kv, manager, interrupted):
@@ -294,7 +294,7 @@ def test_failures_in_a_storm_of_handlers_that_raise(kv, manager):
                 if call is not None and number % 2:
                     failure = call.result()
             reported += failure.requests
-    assert reported == list(range(1500)) and kv.take_failure(manager) is None
+    assert reported == list(range(1500)) and kv.take_failure(manager=manager) is None
     assert interrupted > 20
 
 

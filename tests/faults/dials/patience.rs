@@ -1,6 +1,6 @@
 //! A dial without an answer is no progress: a send does not wait for it longer than its own time says.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use kvconn::error::Status;
 
@@ -35,4 +35,29 @@ fn a_send_to_what_has_been_connecting_for_longer_than_its_time_is_stalled_at_onc
     let other = WrongPeer::black_hole();
     refused(engine.send_to(&other.endpoint(), &[b"x"], ms(200)), Status::Timeout);
     assert_eq!(conn.info().accepted, 0);
+}
+
+/// A scheduler with 20 requests for a silent host pays one timeout for each dial that it begins, not one for each request.
+#[test]
+fn twenty_requests_to_a_silent_host_cost_two_timeouts() {
+    const REQUESTS: u32 = 20;
+    let hole = WrongPeer::black_hole();
+    let engine = Engine::new();
+    let (mut waited, mut slow) = (Duration::ZERO, 0);
+    let watch = Stopwatch::start();
+    for _ in 0..REQUESTS {
+        let begun = Instant::now();
+        let error = engine.send_to(&hole.endpoint(), &[b"status"], ms(1000)).expect_err("nobody is there");
+        let took = begun.elapsed();
+        slow += u32::from(took >= ms(900));
+        waited += took;
+        let known = [Status::Timeout, Status::Stalled, Status::ConnectFailed, Status::Backoff];
+        assert!(known.contains(&error.status), "{error:?}");
+        // Its other work.
+        std::thread::sleep(ms(200));
+    }
+    println!("{REQUESTS} requests waited {waited:?}");
+    // connect_timeout_ms is 3 s: the requests take 6 s in all, in which two dials begin.
+    assert!(slow <= 2, "{slow} requests of {REQUESTS} took their whole time; {:?} in all", watch.elapsed());
+    assert!(waited <= ms(2050) + watch.excused(), "{waited:?}, {:?} excused", watch.excused());
 }

@@ -10,6 +10,7 @@
 
 static const char *peer;         // a PULL socket in another process
 static const char *now = "";     // the case that runs
+static const char *said = "";    // the text of its error
 static int failed;               // how many cases went wrong
 static int over;                 // after kvconn_shutdown
 static char text_64k[1 << 16];   // one long text
@@ -18,7 +19,7 @@ static _Alignas(16) char bytes[1 << 16];
 
 static void wrong(const char *what, long long value) {
     failed++;
-    printf("WRONG %s: %s (%lld)\n", now, what, value);
+    printf("WRONG %s: %s (%lld) %s\n", now, what, value, said);
 }
 
 static void begin(const char *name) {
@@ -93,6 +94,12 @@ static kvconn_batch_item_t *good_items(void) {
     return items;
 }
 
+static const kvconn_conn_t *good_conns(void) {
+    static kvconn_conn_t conns[1];
+    conns[0] = good_conn();
+    return conns;
+}
+
 static const uint32_t good_sizes[] = {4, 0};
 static void good_log(int32_t level, const char *line, void *user_data) {
     (void)level, (void)line, (void)user_data;
@@ -151,6 +158,9 @@ static void check_error(const kvconn_error_t *error, kvconn_status_t status) {
     }
     if ((status == KVCONN_OK) != (error->scope == KVCONN_SCOPE_NONE)) {
         wrong("scope", error->scope);
+    }
+    if ((status == KVCONN_OK) != (error->os_errno == 0) || (status == KVCONN_OK) != (kvconn_status_errno(status) == 0)) {
+        wrong("an error without an errno, or an errno without an error", error->os_errno);
     }
     if (error->retriable != 0 && error->retriable != 1) {
         wrong("retriable", error->retriable);

@@ -27,6 +27,7 @@ fn every_status_is_reached_by_its_own_cause() {
         assert_eq!(status_of(&result), status, "{result:?}");
         if let Err(error) = &result {
             assert!(!error.message.is_empty(), "{status:?} without a text");
+            assert_ne!(error.os_errno, 0, "{status:?} without an errno");
         }
         reached.insert(status as i32);
     };
