@@ -36,9 +36,9 @@ pub struct Process {
     managers: Managers,
 }
 
-/// On cache lines of their own: every reader writes to the lock, and every send reads what stands beside it.
-#[repr(align(128))]
-struct Managers(RwLock<HashMap<ManagerId, Arc<Manager>>>);
+/// With space around them, so that they share no cache line with what every send reads: every reader writes to the lock.
+#[repr(C)]
+struct Managers([u64; 8], RwLock<HashMap<ManagerId, Arc<Manager>>>, [u64; 8]);
 
 impl Process {
     /// The state of this process. INVALID if an environment variable is not valid, SHUTDOWN after `kvconn_shutdown`.
@@ -116,7 +116,7 @@ impl Process {
             gates: runtime.registry().gates().clone(),
             runtime,
             values,
-            managers: Managers(RwLock::new(HashMap::from([(ManagerId::NONE, default)]))),
+            managers: Managers([0; 8], RwLock::new(HashMap::from([(ManagerId::NONE, default)])), [0; 8]),
             shut: AtomicBool::new(false),
         })
     }
@@ -128,21 +128,21 @@ impl Process {
 
     /// A manager by its id. STALE.
     pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
-        self.managers.0.read().get(&id).cloned().ok_or_else(|| {
+        self.managers.1.read().get(&id).cloned().ok_or_else(|| {
             Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
         })
     }
 
     /// All managers, the default one first.
     pub(crate) fn managers(&self) -> Vec<Arc<Manager>> {
-        let mut all: Vec<_> = self.managers.0.read().values().cloned().collect();
+        let mut all: Vec<_> = self.managers.1.read().values().cloned().collect();
         all.sort_by_key(|manager| manager.id());
         all
     }
 
     /// The same, or `None` if another thread holds the table's lock.
     pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
-        Some(self.managers.0.try_read()?.values().cloned().collect())
+        Some(self.managers.1.try_read()?.values().cloned().collect())
     }
 
     /// A connection by its id, live or ended and remembered. STALE.
@@ -207,7 +207,7 @@ impl Process {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
             values = values.with(options)?.sourced(options, Source::ManagerCreate);
         }
-        let mut managers = self.managers.0.write();
+        let mut managers = self.managers.1.write();
         // Checked under the lock: `shutdown` sets the flag before it reads the table.
         if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
@@ -228,7 +228,7 @@ impl Process {
         }
         let manager = self.manager(id)?;
         // If two threads destroy it, one of them succeeds.
-        if self.managers.0.write().remove(&id).is_none() {
+        if self.managers.1.write().remove(&id).is_none() {
             return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
         }
         let deadline = Instant::now() + timeout.or(manager.send_timeout());

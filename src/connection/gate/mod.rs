@@ -181,12 +181,15 @@ struct Locked<C: Channel> {
 /// Lock order: the manager's global lock, then connections' (several at once by ascending id), then leaf locks
 /// (events, the watcher's commands, the table of gates).
 ///
-/// On cache lines of its own: senders to different connections share none.
-#[repr(C, align(128))]
+/// Space keeps others off its cache lines, so that senders to different connections share none. (Not an alignment:
+/// Rust ends the process if aligned memory runs out, and asks for it where libzmq does.)
+#[repr(C)]
 pub(crate) struct Gate<C: Channel> {
+    _before: [u64; 8],
     locked: Mutex<Locked<C>>,
     /// For threads that wait for a change of the channel's state, not for room.
     changed: Condvar,
+    _behind: [u64; 8],
 }
 
 /// The locked channel.
@@ -322,6 +325,7 @@ impl<C: Channel> Default for Gate<C> {
 impl<C: Channel> Gate<C> {
     fn with(channel: Option<C>) -> Gate<C> {
         Gate {
+            _before: [0; 8],
             locked: Mutex::new(Locked {
                 fair: false,
                 poller_woken: false,
@@ -332,6 +336,7 @@ impl<C: Channel> Gate<C> {
                 rescues: 0,
             }),
             changed: Condvar::new(),
+            _behind: [0; 8],
         }
     }
 
