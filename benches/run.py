@@ -43,7 +43,9 @@ def run(*command, **options):
 def build_library():
     """The release library, and the archives of libzmq and libsodium that are in it."""
     cargo = ["cargo", "build", "--release", "--message-format=json"]
-    lines = run(*cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True).stdout.splitlines()
+    # make's own flags would reach the make that builds libsodium inside cargo.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    lines = run(*cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment).stdout.splitlines()
     messages = [json.loads(line) for line in lines if line.startswith("{")]
     linked = [path for message in messages for path in message.get("linked_paths", [])]
     folders = [Path(path.removeprefix("native=")) for path in linked]
