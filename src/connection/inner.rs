@@ -504,7 +504,7 @@ impl Channel for ConnectionInner {
     #[inline(always)]
     fn attempt_short(&mut self, message: &mut ShortMessage) -> Option<u64> {
         let open = self.state == State::Ready && !self.dead && !self.handing_over && self.draining.is_none();
-        let Some((_, push)) = self.socket.as_ref().filter(|_| open) else { return None };
+        let (_, push) = self.socket.as_ref().filter(|_| open)?;
         let bytes = self.account.room_for_short(message.wire())?;
         let Sent::Accepted = push.send(message.frames_mut()) else { return None };
         message.taken();
