@@ -81,10 +81,7 @@ test-with-python:
 	@test ! -e $(VENV)/.stamp || $(MAKE) --no-print-directory test-cpp test-python test-bindings test-install
 
 ##@ Longer
-.PHONY: bench loom soak
-bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
-	$(CARGO) bench --bench small_messages
-
+.PHONY: loom soak
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
 	$(LOOM) --no-run

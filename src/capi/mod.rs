@@ -266,6 +266,7 @@
 
 mod guard;
 mod pointers;
+mod recent;
 mod strings;
 
 mod batch;
