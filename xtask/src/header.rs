@@ -222,9 +222,9 @@ fn items(path: &Path, source: &str, enums: &Enums) -> String {
 fn ids_in_two_forms(section: &str) -> String {
     let is_id = |line: &&str| line.starts_with("typedef uint64_t kvconn_");
     let lines: Vec<&str> = section.lines().collect();
-    let Some(first) = lines.iter().position(|line| is_id(line)) else { return section.into() };
+    let Some(first) = lines.iter().position(&is_id) else { return section.into() };
     let begin = lines[..first].iter().rposition(|line| line.starts_with("/**")).expect("an id has a comment");
-    let end = lines.iter().rposition(|line| is_id(line)).map_or(0, |last| last + 1);
+    let end = lines.iter().rposition(&is_id).map_or(0, |last| last + 1);
     let mut out: String = lines[..begin].iter().map(|line| format!("{line}\n")).collect();
     out += "/* An id is a number. If KVCONN_STRICT_IDS is defined before this header is included, ids are pointers to different\n \
             * structs instead: the compiler then rejects a node where a connection is expected. See docs/guide.md, \"Ids\". */\n\
