@@ -86,7 +86,7 @@ examples: $(EXAMPLES) ## the C examples, under target/examples_c
 
 venv: $(VENV)/.stamp ## the Python environment of tests and demo, under target/venv
 
-bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
+bless: tools ## write the header, docs/{options,status,metrics}.md, abi/ and the options of `kvconn options`
 	$(CARGO) run --package xtask
 
 fmt: tools ## cargo fmt --check
