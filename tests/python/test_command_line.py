@@ -112,7 +112,7 @@ def test_an_http_server(probe, wrong_peer, lib):
     script = "import http.server as h; s = h.HTTPServer(('127.0.0.1', 0), h.SimpleHTTPRequestHandler); print(s.server_port, flush=True); s.serve_forever()"
     server = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        found = probe(f"tcp://127.0.0.1:{int(server.stdout.readline())}", timeout=STEP)
+        found = probe(f"tcp://127.0.0.1:{int(server.stdout.readline())}", timeout=3)
     finally:
         server.kill()
         server.wait()
