@@ -140,7 +140,7 @@ def _since(begun: float) -> float:
 
 
 def _resolve(endpoint: str, timeout: float, steps: list[Step]) -> list[Place]:
-    """The addresses of an endpoint, within the time: the system's resolver has no deadline."""
+    """The addresses of an endpoint that kvconn accepts, within the time: the system's resolver has no deadline."""
     scheme, _, rest = endpoint.partition("://")
     if scheme == "ipc":
         path = "\0" + rest[1:] if rest.startswith("@") else rest
