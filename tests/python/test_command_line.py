@@ -291,7 +291,10 @@ def test_the_status_of_a_process(engine):
     assert re.search(r"^library +/.*libkvconn", ran.stdout, re.M) and "kvconn-watcher" in ran.stdout
     assert "KVCONN_STALL_MS=321" in ran.stdout and "KVCONN_CURVE_SECRET_KEY=(hidden)" in ran.stdout
     assert f"status {process.pid} --dump" in ran.stdout
-    ran = command("status", os.getppid())
+    other = subprocess.Popen(["sleep", "1000"])
+    ran = command("status", other.pid)
+    other.kill()
+    other.wait()
     assert ran.returncode == 1 and "none of kvconn" in ran.stdout
     ran = command("status", 2**22 + 1)  # beyond the largest process id
     assert ran.returncode == 1 and "there is no process" in ran.stderr
