@@ -107,7 +107,7 @@ try-venv: | tools
 	    else echo "kvconn: no virtual environment: $$reason" >&2; false; fi || \
 	    { test -z "$$CI" && echo "kvconn: going on without it; what is left out is listed at the end" >&2; }
 
-bless: tools ## write the header, docs/{options,status,metrics}.md and abi/ from the code
+bless: tools ## write the header, docs/{options,status,metrics}.md, abi/ and the options of `kvconn options`
 	$(CARGO) run --package xtask
 
 fmt: tools ## cargo fmt --check

@@ -20,7 +20,7 @@ def options(server, client):
 
 def test_messages_arrive_byte_for_byte(kv, manager, peer):
     server, client = keys(), keys()
-    receiver = peer("--keep", "--curve-secret", server[1])
+    receiver = peer("--keep", f"--curve-secret={server[1]}")
     conn = kv.connect(receiver.endpoint, options(server, client), wait_ms=5000, manager=manager)
     messages = [[b""], [b"a\0b", b"", b"x" * 300], [b"s" * 512 * 1024, b"end"]]
     for message in messages:
@@ -31,7 +31,7 @@ def test_messages_arrive_byte_for_byte(kv, manager, peer):
 
 def test_keys_are_taken_as_pyzmq_makes_them(kv, manager, peer):
     server, client = ([key.encode() for key in pair] for pair in (keys(), keys()))
-    receiver = peer("--curve-secret", server[1].decode())
+    receiver = peer(f"--curve-secret={server[1].decode()}")
     kv.connect(receiver.endpoint, options(server, client), wait_ms=5000, manager=manager)
 
 
@@ -55,7 +55,7 @@ def test_options_that_are_no_dict_are_refused(kv, manager, given):
 def test_a_lost_connection_is_never_dialled_plain(kv, manager, peer):
     server, client = keys(), keys()
     kv.configure({"backoff_ms": 1, "backoff_max_ms": 1}, manager=manager)
-    receiver = peer("--curve-secret", server[1])
+    receiver = peer(f"--curve-secret={server[1]}")
     endpoint = f"tcp://127.0.0.1:{receiver.port}"
     kv.connect(endpoint, options(server, client), wait_ms=5000, manager=manager)
     receiver.kill()

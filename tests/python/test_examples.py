@@ -324,6 +324,7 @@ def test_the_readme_shows_the_file_itself(file):
 RANKS_IN_C = {
     "kvconn_send_batch": "const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices",
     "kvconn_node_connect": "kvconn_node_t node, const char *const *endpoints",
+    "kvconn_take_failure": "kvconn_manager_t m, void (*send_again)(uint64_t request)",
 }
 
 
@@ -354,6 +355,23 @@ def test_the_guide_sends_to_many_ranks_in_python(lib, peer):
     kvconn.disconnect(conns[1])
     exec(block, names)
     assert names["failed"] == conns[1:]
+
+
+def test_the_guide_follows_a_node_in_python(lib, peer, nobody, capsys):
+    import kvconn
+
+    (block,) = [block for block in code_blocks("docs/guide.md", "python") if "node_open" in block]
+    receiver = peer()
+    other, _ = kvconn.node_open("other")
+    kvconn.node_track_request(other, 5)
+    assert kvconn._lib.kvconn_handle_failure(other, b"gone", None, None) == 0
+    names = {"kvconn": kvconn, "endpoints": [address(receiver), nobody]}
+    exec(block, names)
+    assert [rank.status for rank in names["ranks"]] == [0, -7] and names["conns"] == [kvconn.find(address(receiver))]
+    assert kvconn.node_info(names["node"])["endpoints"] == kvconn.node_info(names["node"])["requests"] == 1
+    said = capsys.readouterr().out.splitlines()
+    assert said[0] == names["partial"].message and said[1:] == ["other: gone; to send again: [5]"]
+    kvconn.handle_failure(names["node"])
 
 
 def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):

@@ -73,9 +73,9 @@ def test_every_method_of_an_object_has_a_docstring(kv):
 
 def test_help_is_short(page):
     lines = page.splitlines()
-    assert len(lines) < 1000  # 45 functions and objects, and 18 exceptions of 11 lines each
+    assert len(lines) < 1050  # 45 functions and objects, and 18 exceptions of 11 lines each
     signatures = [line for line in lines if re.search(r"\) -> \S", line)]  # one line each before Python 3.13
-    assert max(map(len, signatures)) <= 170
+    assert max(map(len, signatures)) <= 175
     assert max(len(line) for line in lines if line not in signatures) <= 125
 
 

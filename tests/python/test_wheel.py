@@ -193,6 +193,14 @@ def test_it_uses_its_own_library_and_the_extension(bare, wheel, tmp_path):
     assert output == ("fast\n" if "abi3" in wheel.name else "ctypes\n")
 
 
+def test_the_command_runs(bare, wheel, tmp_path):
+    """As a module, and as the script that pip makes of the entry point."""
+    site = pathlib.Path(run(bare, "-Ic", "import sysconfig; print(sysconfig.get_path('platlib'))").strip())
+    for command in (["-m", "kvconn"], [site / "bin" / "kvconn"]):
+        assert bare_run(bare, tmp_path, *command, "--version") == f"kvconn {VERSION}\n"
+        assert "stall_ms" in bare_run(bare, tmp_path, *command, "options", "stall")
+
+
 def test_kvconn_zmq_says_that_it_needs_pyzmq(bare, tmp_path):
     script = "import kvconn\ntry:\n    import kvconn.zmq\nexcept ImportError as error:\n    print(error)"
     assert bare_run(bare, tmp_path, "-c", script).startswith("kvconn.zmq needs pyzmq")

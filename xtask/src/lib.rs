@@ -7,6 +7,7 @@ mod abi;
 mod enums;
 mod header;
 pub mod parse;
+mod python;
 mod status;
 
 use std::fs;
@@ -26,6 +27,7 @@ pub fn documents() -> Vec<Document> {
     let document = |path, text| Document { path, text };
     let mut all = vec![
         document("docs/options.md", kvconn::options::document()),
+        document("python/kvconn/_settings.py", python::settings(&kvconn::options::document())),
         document("docs/status.md", status::document()),
         document("docs/metrics.md", kvconn::observe::metrics::document()),
         document("abi/kvconn.symbols", abi::symbols(&header)),

@@ -1,0 +1,149 @@
+"""`kvconn status`: what a file of metrics says, and what can be seen of a process from outside.
+
+A process is not asked to do anything, except with a dump: gdb then calls kvconn_dump in it.
+"""
+
+import contextlib
+import os
+import pathlib
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+
+# One line of OpenMetrics: name, labels, value.
+SAMPLE = re.compile(r'^(kvconn_\w+)(?:\{((?:[^"}]|"(?:[^"\\]|\\.)*")*)\})? (\S+)$', re.M)
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+# Metrics that deserve a look if they are not 0, and why.
+LOOK_AT = {
+    "kvconn_wakeups_rescued_total": "a defect of kvconn",
+    "kvconn_connections_stalled": "peers that are alive and do not read",
+    "kvconn_messages_unacknowledged_total": "messages that may be lost",
+    "kvconn_nodes_failed_total": "peer instances that were given up",
+    "kvconn_failure_reports_waiting": "reports that nobody takes: their requests hang in the engine",
+    "kvconn_events_lost_total": "nobody reads the events fast enough",
+    "kvconn_log_failures_total": "the log is incomplete",
+    "kvconn_log_dropped_lines_total": "the log is incomplete",
+}
+GDB_SECONDS = 60
+CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
+
+
+def of_metrics(text: str) -> int:
+    """Prints a summary of a text that kvconn_metrics_text has written. Returns the exit code."""
+    samples = [(name, dict(LABEL.findall(labels)), float(value)) for name, labels, value in SAMPLE.findall(text)]
+    if not samples:
+        print("kvconn: there are no metrics of kvconn in this text", file=sys.stderr)
+        return 1
+
+    def total(name: str, **labels: str) -> int:
+        return int(sum(v for n, has, v in samples if n == name and labels.items() <= has.items()))
+
+    for build in (has for name, has, _ in samples if name == "kvconn_build_info"):
+        print(f"kvconn {build.get('version')}, libzmq {build.get('libzmq')}, {total('kvconn_managers')} managers")
+    ready, connecting = (total("kvconn_connections", state=state) for state in ("READY", "CONNECTING"))
+    print(f"connections  {ready} READY, {connecting} CONNECTING, {total('kvconn_connections_stalled')} of them stalled")
+    ended = {has["status"]: int(v) for n, has, v in samples if n == "kvconn_connections_ended_total" and v}
+    print(f"ended        {', '.join(f'{count} {status}' for status, count in ended.items()) or 'none'}")
+    print(f"endpoints    {total('kvconn_endpoints_in_use')} in use, {total('kvconn_endpoints_fenced')} fenced")
+    outcomes = "accepted", "acknowledged", "unacknowledged", "unknown"
+    counts = [f"{total(f'kvconn_messages_{outcome}_total')} {outcome}" for outcome in outcomes]
+    print(f"messages     {', '.join(counts)}, {total('kvconn_messages_in_flight')} in flight")
+    print(f"senders      {total('kvconn_send_waiting')} wait now")
+    nodes, requests = total("kvconn_nodes"), total("kvconn_requests_in_flight")
+    print(f"nodes        {nodes} live with {requests} requests, {total('kvconn_nodes_failed_total')} failed")
+    if limit := total("kvconn_descriptors_limit"):
+        print(f"descriptors  {total('kvconn_descriptors_in_use')} of {limit}")
+        print(f"bytes        {total('kvconn_queued_bytes_reserved')} of {total('kvconn_queued_bytes_limit')} reserved")
+    for name, why in LOOK_AT.items():
+        if total(name):
+            print(f"look at      {name} {total(name)}: {why}")
+    if not text.rstrip().endswith("# EOF"):
+        print("kvconn: the text is cut: it does not end with # EOF", file=sys.stderr)
+    return 0
+
+
+def settings(description: str) -> dict[str, tuple[str, str]]:
+    """{name: (value, source)} of the settings in a text of kvconn_describe."""
+    lines = re.findall(r"^  settings (?:from the|from|at their) (\w+): (.*)$", description, re.M)
+    pairs = [(source, pair.partition("=")) for source, line in lines for pair in line.split(" ")]
+    return {name: (value, source) for source, (name, _, value) in pairs}
+
+
+def of_process(pid: int, dump: bool) -> int:
+    """Prints what can be seen of a process. Returns the exit code."""
+    process = pathlib.Path(f"/proc/{pid}")
+    if not process.exists():
+        print(f"kvconn: there is no process {pid}", file=sys.stderr)
+        return 1
+    print(f"process      {pid}: {_read(process / 'cmdline').replace(chr(0), ' ').strip() or '(hidden)'}")
+    maps = _read(process / "maps")
+    libraries = sorted(set(re.findall(r"(/\S*libkvconn\S*)( \(deleted\))?$", maps, re.M)))
+    threads = sorted(name for task in _each(process / "task") if (name := _read(task / "comm").strip()).startswith("kvconn-"))
+    for path, deleted in libraries:
+        print(f"library      {path}{', which was replaced on disk since' if deleted else ''}")
+    print(f"threads      {', '.join(threads) or 'none of kvconn: it has not connected yet, or is not in use'}")
+    variables = [text for text in _read(process / "environ").split("\0") if text.startswith("KVCONN_")]
+    for name, _, value in (text.partition("=") for text in variables):
+        print(f"environment  {name}={'(hidden)' if 'SECRET' in name else value}")
+    if not maps:
+        print("kvconn: this user may not look into the process: be root, or its user", file=sys.stderr)
+    if not libraries and not threads:
+        return 1
+    if dump:
+        return _dump(pid)
+    print(f"for all connections, nodes and fences: kvconn status {pid} --dump (gdb stops the process for a second or two)")
+    return 0
+
+
+def _read(path: pathlib.Path) -> str:
+    """The text of a file of /proc, or "" if this user may not read it, or the process has ended."""
+    try:
+        return path.read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _each(directory: pathlib.Path) -> list[pathlib.Path]:
+    try:
+        return list(directory.iterdir())
+    except OSError:
+        return []
+
+
+def _dump(pid: int) -> int:
+    """Lets gdb call kvconn_dump in the process, into a file there, and prints that file."""
+    gdb = shutil.which("gdb")
+    if gdb is None:
+        print("kvconn: gdb is not installed. docs/operations.md has the command for another machine", file=sys.stderr)
+        return 1
+    path = f"/tmp/kvconn-{secrets.token_hex(8)}.txt"
+    # The C library's names with underscores: `open` and `close` may be others' functions, which such a call would crash.
+    calls = [
+        "set language c",  # gdb takes that of the frame in which the process stands
+        "set unwindonsignal on",
+        f'set $fd = ((int(*)(const char*, int, int))__open)("{path}", {CREATE}, 0600)',
+        "print ((int(*)(int, void*))kvconn_dump)($fd, (void*)0)",
+        "print ((int(*)(int))__close)($fd)",
+    ]
+    command = [gdb, "-nx", "-iex", "set debuginfod enabled off", "-p", str(pid), "-batch"]
+    command += [word for call in calls for word in ("-ex", call)]
+    said = ""
+    there = pathlib.Path(f"/proc/{pid}/root{path}")  # the file system of the process, which may be a container's
+    try:
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=GDB_SECONDS, stdin=subprocess.DEVNULL)
+        said = ran.stderr
+        text = there.read_text(encoding="utf-8", errors="replace")
+    except subprocess.TimeoutExpired:
+        print(f"kvconn: gdb has not ended within {GDB_SECONDS} s", file=sys.stderr)
+        return 1
+    except OSError:
+        last = [line for line in said.splitlines() if line.strip()]
+        print(f"kvconn: gdb could not do it: {last[-1] if last else 'no reason given'}", file=sys.stderr)
+        return 1
+    finally:
+        with contextlib.suppress(OSError):
+            there.unlink()
+    print(text, end="")
+    return 0
