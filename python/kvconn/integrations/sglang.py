@@ -1,0 +1,164 @@
+"""SGLang's control messages through kvconn, under an unmodified SGLang. docs/sglang.md says what changes.
+
+    import kvconn.integrations.sglang
+    kvconn.integrations.sglang.install()  # in every process with a scheduler; after a fork, again in the child
+
+Or set SGLANG_PLUGINS=kvconn, or kvconn_health_watch, where this package is installed beside SGLang.
+"""
+
+import contextlib
+import functools
+import importlib
+import logging
+import os
+import threading
+import weakref
+from typing import Any
+
+import kvconn
+from kvconn.integrations.pyzmq import ConnectionSocket, PushSocket
+
+logger, lock, no_lock = logging.getLogger("kvconn"), threading.Lock(), contextlib.nullcontext()
+sglang: Any = None  # sglang.srt.disaggregation.common.conn
+this: Any = None  # the Process, since install()
+
+
+class Process:
+    """What a process has: a manager of its own, and a thread that takes its failures."""
+
+    def __init__(self, health_watch: bool) -> None:
+        self.pid, self.manager = os.getpid(), kvconn.Manager({"node_loss": "any", "evict_idle": True})
+        seconds = getattr(sglang.envs, "SGLANG_DISAGGREGATION_ZMQ_SEND_TIMEOUT", None)
+        self.timeout_ms = 1000 if seconds is None else int(seconds.get() * 1000)
+        self.kv_managers: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by lock
+        self.watch = kvconn.HealthWatch(self.failed).start() if health_watch else None
+        threading.Thread(target=self.take_failures, name="kvconn-sglang", daemon=True).start()
+
+    def take_failures(self) -> None:
+        for failure in self.manager.failures():
+            self.failed(failure)
+
+    def failed(self, failure: kvconn.Failure) -> None:
+        with lock:
+            kv_managers = list(self.kv_managers)
+        for kv in kv_managers:
+            self.end(kv, failure.name, failure.node, failure.requests, failure.reason)
+
+    def end(self, kv: Any, address: str, life: int, rooms: "list[int]", reason: str) -> None:
+        """Fails the rooms of one life of a prefill server, and forgets its ranks. Another life keeps what it has."""
+        logger.error("prefill server %s is lost: %s", address, reason)
+        with kv.connection_lock:
+            for key, infos in list(kv.connection_pool.items()):
+                if any(info.get("kvconn_life") == life for info in infos):
+                    del kv.connection_pool[key]
+            if self.life(address) in (0, life):
+                for table in ("prefill_info_table", "heartbeat_failures"):
+                    getattr(kv, table, {}).pop(address, None)
+        for room in rooms:
+            if kv.request_status.get(room) not in (None, sglang.KVPoll.Success, sglang.KVPoll.Failed):
+                kv.record_failure(room, f"Lost connection with prefill instance (bootstrap_addr: {address}): {reason}")
+                kv.update_status(room, sglang.KVPoll.Failed)
+
+    def life(self, address: str) -> int:
+        with contextlib.suppress(kvconn.NotFound):
+            return self.manager.find_node(address).id
+        return 0
+
+    def untrack(self, life: int, room: int) -> None:
+        with contextlib.suppress(kvconn.Error):
+            kvconn.node_untrack_request(life, room)
+
+
+# Each function below replaces, or surrounds, SGLang's function of the same class and name, which is `stock`.
+class CommonKVReceiver:
+    """Decode to prefill: a message goes to the connection that got the registration, and to no later one."""
+
+    def _get_bootstrap_info_from_server(stock: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+        address = self.bootstrap_addr
+        with lock:
+            this.kv_managers.add(self.kv_mgr)
+        try:
+            life = this.manager.open_node(address)  # before the question: an ended life refuses a late answer
+            if life.created and this.watch:
+                this.watch.add(life, f"http://{address}/health")
+            info = stock(self, *args, **kwargs)
+            if info is not None:
+                host, port = info["rank_ip"], info["rank_port"]
+                endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+                (rank,), failed = life.connect([endpoint], timeout=0)  # the ranks are dialled in parallel
+                if failed:
+                    raise failed
+                info.update(kvconn_life=life.id, kvconn_conn=rank.conn)  # SGLang also uses str(info) as an identity
+            return info
+        except kvconn.Error as error:
+            logger.error("prefill server %s: %s", address, error)
+            return None  # SGLang fails the room
+
+    def _connect_to_bootstrap_server(stock: Any, cls: Any, info: Any) -> Any:
+        conn = info.get("kvconn_conn")
+        return (ConnectionSocket(conn, this.timeout_ms), no_lock) if conn else stock(cls, info)
+
+    def _connect(stock: Any, cls: Any, endpoint: str, is_ipv6: bool = False) -> Any:
+        return PushSocket(endpoint, this.timeout_ms, manager=this.manager), no_lock
+
+    def init(stock: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        stock(self, *args, **kwargs)  # from here on the ranks are in the pool
+        infos, room = getattr(self, "bootstrap_infos", None) or (), self.bootstrap_room
+        for life in {info["kvconn_life"] for info in infos if "kvconn_life" in info}:
+            try:
+                kvconn.node_track_request(life, room)
+                self.kvconn_done = weakref.finalize(self, this.untrack, life, room)
+            except kvconn.Error as error:
+                this.end(self.kv_mgr, self.bootstrap_addr, life, [room], str(error))
+
+    def clear(stock: Any, self: Any) -> None:
+        stock(self)
+        getattr(self, "kvconn_done", bool)()
+
+    def disconnect_endpoint(stock: Any, cls: Any, endpoint: str) -> None:
+        this.manager.disconnect_endpoint(endpoint)
+
+    def close_all_sockets(stock: Any, cls: Any) -> None:
+        with contextlib.suppress(kvconn.Timeout):
+            this.manager.disconnect_all(this.timeout_ms / 1000)
+
+
+class CommonKVManager:
+    """Prefill to decode: a message stands alone, and goes to whatever life of the decode rank is there."""
+
+    def _connect(stock: Any, self: Any, endpoint: str, is_ipv6: bool = False) -> Any:
+        return self._socket_cache.setdefault(endpoint, PushSocket(endpoint, this.timeout_ms, manager=this.manager))
+
+    def _send_multipart_locked(stock: Any, self: Any, endpoint: str, parts: Any, is_ipv6: bool = False) -> None:
+        self._connect(endpoint).send_multipart(parts)
+
+    def _handle_node_failure(stock: Any, self: Any, address: str) -> None:
+        life = this.life(address)
+        with contextlib.suppress(kvconn.NodeFailed):  # its report is taken elsewhere
+            if not life:
+                this.end(self, address, 0, list(self.addr_to_rooms_tracker.get(address, ())), "no heartbeat")
+            elif kvconn.node_info(life)["age_ms"] > 5000:  # SGLang's longest probe: an earlier one asked another life
+                this.failed(kvconn.handle_failure(life, "no heartbeat"))
+
+
+def install(health_watch: bool = False) -> None:
+    """Replaces the functions above, those that this version of SGLang has. A second call in a process does nothing.
+
+    health_watch  asks http://bootstrap_addr/health of all prefill servers in parallel: kvconn.HealthWatch
+    """
+    global sglang, this
+    first, sglang = this is None, importlib.import_module("sglang.srt.disaggregation.common.conn")
+    if this is None or this.pid != os.getpid():
+        this = Process(health_watch)
+    for ours in (CommonKVReceiver, CommonKVManager) if first else ():
+        theirs = getattr(sglang, ours.__name__)
+        for name, function in vars(ours).items():
+            name = "__init__" if name == "init" and name not in vars(theirs) else name  # it was one step in older versions
+            stock = vars(theirs).get(name)
+            if callable(function) and stock is not None:
+                replaced = around(function, getattr(stock, "__func__", stock))
+                setattr(theirs, name, classmethod(replaced) if isinstance(stock, classmethod) else replaced)
+
+
+def around(function: Any, stock: Any) -> Any:
+    return functools.wraps(stock)(lambda *args, **kwargs: function(stock, *args, **kwargs))
