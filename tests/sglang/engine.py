@@ -86,7 +86,8 @@ class Prefill(Process):
 
     def __init__(self, http=None, *arguments):
         self.http = http or free_port()
-        super().__init__(HERE / "prefill.py", "--http", self.http, *arguments)
+        given = () if "--rank-port" in arguments else ("--rank-port", free_port())
+        super().__init__(HERE / "prefill.py", "--http", self.http, *given, *arguments)
         self.address = f"127.0.0.1:{self.http}"
 
     def again(self, *arguments):
@@ -94,11 +95,17 @@ class Prefill(Process):
         return Prefill(self.http, "--rank-port", self.port, *arguments)
 
 
-def free_port():
-    with contextlib.closing(socket.socket()) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+def free_port(below=32768):
+    """A port that no connection gets by chance: it lies below the ephemeral ones."""
+    while True:
+        port = random.randrange(10_000, below)
+        try:
+            with socket.socket() as probe:
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                probe.bind(("127.0.0.1", port))
+                return port
+        except OSError:
+            continue
 
 
 def timed(function, *arguments):
@@ -117,7 +124,7 @@ def until_blocked(send, seconds=60):
 
     def run():
         for _ in range(100_000):
-            began[0] = time.monotonic()
+            began[0] = until_blocked.began = time.monotonic()
             results.append(timed(send)[1])
             if isinstance(results[-1], Exception):
                 return
