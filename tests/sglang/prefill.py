@@ -53,6 +53,9 @@ class Rank(threading.Thread):
                     self.answer(kind, *rest[1:3])
             else:
                 self.unregistered += 1
+                if self.options.log:  # at once: the process may be killed
+                    with open(self.options.log, "ab") as log:
+                        log.write(kind + b"\n")
 
     def answer(self, room, host, port):
         socket = self.answers.get((host, port))
@@ -68,6 +71,7 @@ def main():
     parser.add_argument("--rank-port", type=int, default=0)
     parser.add_argument("--silent", action="store_true", help="answers no metadata: every room stays in flight")
     parser.add_argument("--elsewhere", type=int, default=0, help="names this port as the rank's, where another program is")
+    parser.add_argument("--log", help="appends the room of each message of an unknown session to this file")
     parser.add_argument("--rcvhwm", type=int, default=1000)
     parser.add_argument("--rcvbuf", type=int, default=0)
     options = parser.parse_args()

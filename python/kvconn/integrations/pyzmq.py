@@ -15,7 +15,7 @@ import kvconn
 from kvconn.types import Frame, Frames, Id, Options
 from kvconn.zmq import as_zmq_errors
 
-__all__ = ["ConnectionSocket", "PushSocket", "Socket"]
+__all__ = ["ConnectionSocket", "PushSocket", "Socket", "tcp"]
 
 
 class Socket:
@@ -76,3 +76,8 @@ class PushSocket(Socket):
 
     def _close(self) -> None:
         kvconn.disconnect(kvconn.find(self.endpoint, self.manager))
+
+
+def tcp(host: str, port: "int | str") -> str:
+    """The endpoint of a host, which may be an IPv6 address, and a port."""
+    return f"tcp://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"tcp://{host}:{port}"

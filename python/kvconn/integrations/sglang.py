@@ -2,35 +2,30 @@
 
     import kvconn.integrations.sglang
     kvconn.integrations.sglang.install()  # in every process with a scheduler; after a fork, again in the child
-
-Or set SGLANG_PLUGINS=kvconn, or kvconn_health_watch, where this package is installed beside SGLang.
 """
 
 import contextlib
 import functools
-import importlib
 import logging
 import os
 import threading
 import weakref
 from typing import Any
 
+from sglang.srt.disaggregation.common import conn as sglang  # type: ignore
+
 import kvconn
-from kvconn.integrations.pyzmq import ConnectionSocket, PushSocket
+from kvconn.integrations.pyzmq import ConnectionSocket, PushSocket, tcp
 
 logger, lock, no_lock = logging.getLogger("kvconn"), threading.Lock(), contextlib.nullcontext()
-sglang: Any = None  # sglang.srt.disaggregation.common.conn
 this: Any = None  # the Process, since install()
 
 
-class Process:
-    """What a process has: a manager of its own, and a thread that takes its failures."""
-
+class Process:  # it has a manager of its own, and a thread that takes its failures
     def __init__(self, health_watch: bool) -> None:
-        self.pid, self.manager = os.getpid(), kvconn.Manager({"node_loss": "any", "evict_idle": True})
-        seconds = getattr(sglang.envs, "SGLANG_DISAGGREGATION_ZMQ_SEND_TIMEOUT", None)
-        self.timeout_ms = 1000 if seconds is None else int(seconds.get() * 1000)
-        self.kv_managers: weakref.WeakSet[Any] = weakref.WeakSet()  # guarded by lock
+        ms = 1000 * int(os.environ.get("SGLANG_DISAGGREGATION_ZMQ_SEND_TIMEOUT") or 1)
+        self.manager = kvconn.Manager({"node_loss": "any", "evict_idle": True, "send_timeout_ms": ms})
+        self.pid, self.kv_managers = os.getpid(), weakref.WeakSet[Any]()  # the set is guarded by lock
         self.watch = kvconn.HealthWatch(self.failed).start() if health_watch else None
         threading.Thread(target=self.take_failures, name="kvconn-sglang", daemon=True).start()
 
@@ -42,7 +37,10 @@ class Process:
         with lock:
             kv_managers = list(self.kv_managers)
         for kv in kv_managers:
-            self.end(kv, failure.name, failure.node, failure.requests, failure.reason)
+            try:
+                self.end(kv, failure.name, failure.node, failure.requests, failure.reason)
+            except Exception:
+                logger.exception("prefill server %s: its rooms may not have been failed", failure.name)
 
     def end(self, kv: Any, address: str, life: int, rooms: "list[int]", reason: str) -> None:
         """Fails the rooms of one life of a prefill server, and forgets its ranks. Another life keeps what it has."""
@@ -72,20 +70,17 @@ class Process:
 # Each function below replaces, or surrounds, SGLang's function of the same class and name, which is `stock`.
 class CommonKVReceiver:
     """Decode to prefill: a message goes to the connection that got the registration, and to no later one."""
-
     def _get_bootstrap_info_from_server(stock: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         address = self.bootstrap_addr
         with lock:
             this.kv_managers.add(self.kv_mgr)
         try:
-            life = this.manager.open_node(address)  # before the question: an ended life refuses a late answer
+            life = this.manager.open_node(address)  # before the question: a life that ends meanwhile refuses the answer
             if life.created and this.watch:
                 this.watch.add(life, f"http://{address}/health")
             info = stock(self, *args, **kwargs)
             if info is not None:
-                host, port = info["rank_ip"], info["rank_port"]
-                endpoint = f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
-                (rank,), failed = life.connect([endpoint], timeout=0)  # the ranks are dialled in parallel
+                (rank,), failed = life.connect([tcp(info["rank_ip"], info["rank_port"])], timeout=0)  # dials in parallel
                 if failed:
                     raise failed
                 info.update(kvconn_life=life.id, kvconn_conn=rank.conn)  # SGLang also uses str(info) as an identity
@@ -95,11 +90,10 @@ class CommonKVReceiver:
             return None  # SGLang fails the room
 
     def _connect_to_bootstrap_server(stock: Any, cls: Any, info: Any) -> Any:
-        conn = info.get("kvconn_conn")
-        return (ConnectionSocket(conn, this.timeout_ms), no_lock) if conn else stock(cls, info)
+        return (ConnectionSocket(info["kvconn_conn"]), no_lock) if "kvconn_conn" in info else stock(cls, info)
 
     def _connect(stock: Any, cls: Any, endpoint: str, is_ipv6: bool = False) -> Any:
-        return PushSocket(endpoint, this.timeout_ms, manager=this.manager), no_lock
+        return PushSocket(endpoint, manager=this.manager), no_lock
 
     def init(stock: Any, self: Any, *args: Any, **kwargs: Any) -> None:
         stock(self, *args, **kwargs)  # from here on the ranks are in the pool
@@ -119,46 +113,38 @@ class CommonKVReceiver:
         this.manager.disconnect_endpoint(endpoint)
 
     def close_all_sockets(stock: Any, cls: Any) -> None:
-        with contextlib.suppress(kvconn.Timeout):
-            this.manager.disconnect_all(this.timeout_ms / 1000)
+        for each in this.manager.connections():  # disconnect_all would also forbid later messages to decode ranks
+            with contextlib.suppress(kvconn.Error):
+                each.close(timeout=0.1)
 
 
 class CommonKVManager:
     """Prefill to decode: a message stands alone, and goes to whatever life of the decode rank is there."""
-
     def _connect(stock: Any, self: Any, endpoint: str, is_ipv6: bool = False) -> Any:
-        return self._socket_cache.setdefault(endpoint, PushSocket(endpoint, this.timeout_ms, manager=this.manager))
+        return self._socket_cache.setdefault(endpoint, PushSocket(endpoint, manager=this.manager))
 
     def _send_multipart_locked(stock: Any, self: Any, endpoint: str, parts: Any, is_ipv6: bool = False) -> None:
         self._connect(endpoint).send_multipart(parts)
 
     def _handle_node_failure(stock: Any, self: Any, address: str) -> None:
-        life = this.life(address)
         with contextlib.suppress(kvconn.NodeFailed):  # its report is taken elsewhere
-            if not life:
+            if not (life := this.life(address)):
                 this.end(self, address, 0, list(self.addr_to_rooms_tracker.get(address, ())), "no heartbeat")
             elif kvconn.node_info(life)["age_ms"] > 5000:  # SGLang's longest probe: an earlier one asked another life
                 this.failed(kvconn.handle_failure(life, "no heartbeat"))
 
 
 def install(health_watch: bool = False) -> None:
-    """Replaces the functions above, those that this version of SGLang has. A second call in a process does nothing.
-
-    health_watch  asks http://bootstrap_addr/health of all prefill servers in parallel: kvconn.HealthWatch
-    """
-    global sglang, this
-    first, sglang = this is None, importlib.import_module("sglang.srt.disaggregation.common.conn")
-    if this is None or this.pid != os.getpid():
+    """Replaces SGLang's functions, as far as this version has them. health_watch: also probes the prefill servers."""
+    global this
+    first = this is None
+    if first or this.pid != os.getpid():
         this = Process(health_watch)
-    for ours in (CommonKVReceiver, CommonKVManager) if first else ():
-        theirs = getattr(sglang, ours.__name__)
-        for name, function in vars(ours).items():
-            name = "__init__" if name == "init" and name not in vars(theirs) else name  # it was one step in older versions
+    for ours, theirs in ((CommonKVReceiver, sglang.CommonKVReceiver), (CommonKVManager, sglang.CommonKVManager)):
+        for name, function in vars(ours).items() if first else ():
+            name = "__init__" if name == "init" and name not in vars(theirs) else name  # older versions do it there
             stock = vars(theirs).get(name)
             if callable(function) and stock is not None:
-                replaced = around(function, getattr(stock, "__func__", stock))
-                setattr(theirs, name, classmethod(replaced) if isinstance(stock, classmethod) else replaced)
-
-
-def around(function: Any, stock: Any) -> Any:
-    return functools.wraps(stock)(lambda *args, **kwargs: function(stock, *args, **kwargs))
+                plain = getattr(stock, "__func__", stock)
+                new = functools.wraps(plain)(lambda *args, f=function, s=plain, **kwargs: f(s, *args, **kwargs))
+                setattr(theirs, name, classmethod(new) if isinstance(stock, classmethod) else new)
