@@ -223,10 +223,17 @@ class HealthWatch(metaclass=Brief):
         """Asks once: None when the answer is good, else what was wrong."""
         import asyncio
 
+        # No wait_for: until Python 3.12 it loses a cancellation that comes together with the answer.
+        asking = asyncio.get_running_loop().create_task(self._ask(target))
+        asking.add_done_callback(lambda task: task.cancelled() or task.exception())  # it is asked for, always
         try:
-            line = await asyncio.wait_for(self._ask(target), self._timeout)
-        except asyncio.TimeoutError:
+            await asyncio.wait({asking}, timeout=self._timeout)
+        finally:
+            in_time = asking.done() or not asking.cancel()
+        if not in_time:
             return f"health probe: no answer within {self._timeout:g} s"
+        try:
+            line = asking.result()
         except (OSError, ValueError) as error:
             return f"health probe: {error}"
         status = re.match(rb"HTTP/\d\.\d (\d{3})\b", line)
