@@ -11,7 +11,7 @@ import time
 from engine import Decode, Prefill, WrongPeer, conn, free_port, wait_until_true
 
 
-def restarts(who, count=15):
+def restarts(who, count="15"):
     """A prefill server restarts under requests, on its ports. Requests go on all the time."""
     log, decode = tempfile.NamedTemporaryFile(), Decode()
     server, pending, ended, stop = Prefill(None, "--log", log.name), {}, {"Success": 0, "Failed": 0}, threading.Event()
@@ -44,9 +44,10 @@ def restarts(who, count=15):
     thread = threading.Thread(target=scheduler, daemon=True)
     thread.start()
     outages = []
-    for _ in range(count):
+    for _ in range(int(count)):
         served.clear()
         served.wait(3)
+        time.sleep(0.3)
         server.kill()
         server.close_pipes()
         server = server.again("--log", log.name)
@@ -60,7 +61,7 @@ def restarts(who, count=15):
         poll()
         time.sleep(0.05)
     return {
-        "restarts": count,
+        "restarts": int(count),
         **ended,
         "limbo": len(pending),
         "before registration": sum(1 for _ in open(log.name)),
@@ -118,12 +119,12 @@ def stopped_prefill(who):
     return {"seconds": seconds, "reason": decode.manager.failure_records[receiver.bootstrap_room]}
 
 
-def main(name, who):
+def main(name, who, *more):
     if who != "stock":
         from kvconn.integrations import sglang
 
         sglang.install(health_watch=who == "watch")
-    print(json.dumps(globals()[name](who)), flush=True)
+    print(json.dumps(globals()[name](who, *more)), flush=True)
     os._exit(0)
 
 
