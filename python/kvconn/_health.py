@@ -11,10 +11,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import urlsplit
 
-from . import _nodes
 from ._brief import Brief
 from ._check import milliseconds, uint64
 from ._errors import Disconnected, NodeFailed, Shutdown, Stale
+from ._nodes import Failure, node_report_health
 
 if TYPE_CHECKING:
     import asyncio
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .types import Id
 
 _logger = logging.getLogger("kvconn")
+_JITTER = 0.1  # the part of an interval by which it is longer or shorter
 
 
 class _Target(NamedTuple):
@@ -61,29 +62,26 @@ class HealthWatch(metaclass=Brief):
     With asyncio, `await watch.run()` in a task does the same without a thread. Cancel the task, or close the watch, to
     end it. `failed` runs in the thread, or in the loop: it must not wait long.
 
-    interval  seconds from the begin of one probe of a node to the next; the next also waits for the end of this one
+    interval  seconds from the begin of one probe of a node to the next, plus or minus a tenth at random, so that not
+              all nodes are asked at once; the next also waits for the end of this one
     timeout   seconds for a whole probe: resolve, connect, ask, answer
-    jitter    each interval is longer or shorter by up to this fraction, so that not all nodes are asked at once
     """
 
     __slots__ = (
-        "__weakref__", "_closing", "_failed", "_interval", "_jitter", "_lock", "_loop", "_targets", "_tasks",
+        "__weakref__", "_closing", "_failed", "_interval", "_lock", "_loop", "_targets", "_tasks",
         "_thread", "_timeout",
     )
 
     def __init__(
         self,
-        failed: Callable[[_nodes.Failure], object],
+        failed: Callable[[Failure], object],
         *,
         interval: float = 0.75,
         timeout: float = 1.0,
-        jitter: float = 0.1,
     ) -> None:
-        if not 0 <= jitter < 1:
-            raise ValueError(f"jitter is {jitter}; it must be at least 0 and less than 1")
         if min(milliseconds("interval", interval), milliseconds("timeout", timeout)) <= 0:
             raise ValueError("interval and timeout must be more than 0 seconds")
-        self._failed, self._interval, self._timeout, self._jitter = failed, interval, timeout, jitter
+        self._failed, self._interval, self._timeout = failed, interval, timeout
         self._lock = threading.Lock()  # guards _targets, _loop and _thread; nothing waits while it is held
         self._targets: dict[int, _Target] = {}
         self._tasks: dict[int, asyncio.Task[None]] = {}  # only the loop's thread uses it
@@ -198,13 +196,13 @@ class HealthWatch(metaclass=Brief):
             begun = loop.time()
             bad = await self._probe(target)
             try:
-                failure = _nodes.node_report_health(number, bad is None, bad)
+                failure = node_report_health(number, bad is None, bad)
             except (NodeFailed, Disconnected, Stale, Shutdown):
                 break  # this life is over: the answer is no one's
             if failure is not None:
                 self._report(failure)
                 break
-            next_one = begun + self._interval * (1 + random.uniform(-self._jitter, self._jitter))
+            next_one = begun + self._interval * (1 + random.uniform(-_JITTER, _JITTER))
             await asyncio.sleep(max(0, next_one - loop.time()))
         with self._lock:
             if self._targets.get(number) is target:
@@ -212,7 +210,7 @@ class HealthWatch(metaclass=Brief):
         if self._tasks.get(number) is asyncio.current_task():
             del self._tasks[number]
 
-    def _report(self, failure: _nodes.Failure) -> None:
+    def _report(self, failure: Failure) -> None:
         """Gives a failure to the caller's function."""
         try:
             self._failed(failure)

@@ -193,7 +193,7 @@ def test_what_it_refuses(kv):
         kv.HealthWatch(print).add(1, "10.0.0.7:8998")
     with pytest.raises(ValueError, match="url"):
         kv.HealthWatch(print).add(1, "http://a/b c")
-    for wrong in ({"jitter": 1}, {"jitter": -0.1}, {"interval": 0}, {"timeout": 0}):
+    for wrong in ({"interval": -1}, {"interval": 0}, {"timeout": 0}):
         with pytest.raises(ValueError):
             kv.HealthWatch(print, **wrong)
     with pytest.raises(TypeError):

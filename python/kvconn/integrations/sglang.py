@@ -67,10 +67,10 @@ class Process:  # it has a manager of its own, and a thread that takes its failu
             kvconn.node_untrack_request(life, room)
 
 
-# Each function below replaces, or surrounds, SGLang's function of the same class and name, which is `stock`.
+# Each function below replaces, or surrounds, SGLang's function of the same class and name, which is `_stock`.
 class CommonKVReceiver:
     """Decode to prefill: a message goes to the connection that got the registration, and to no later one."""
-    def _get_bootstrap_info_from_server(stock: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
+    def _get_bootstrap_info_from_server(_stock: Any, self: Any, *args: Any, **kwargs: Any) -> Any:
         address = self.bootstrap_addr
         with lock:
             this.kv_managers.add(self.kv_mgr)
@@ -78,7 +78,7 @@ class CommonKVReceiver:
             life = this.manager.open_node(address)  # before the question: a life that ends meanwhile refuses the answer
             if life.created and this.watch:
                 this.watch.add(life, f"http://{address}/health")
-            info = stock(self, *args, **kwargs)
+            info = _stock(self, *args, **kwargs)
             if info is not None:
                 (rank,), failed = life.connect([tcp(info["rank_ip"], info["rank_port"])], timeout=0)  # dials in parallel
                 if failed:
@@ -89,14 +89,14 @@ class CommonKVReceiver:
             logger.error("prefill server %s: %s", address, error)
             return None  # SGLang fails the room
 
-    def _connect_to_bootstrap_server(stock: Any, cls: Any, info: Any) -> Any:
-        return (ConnectionSocket(info["kvconn_conn"]), no_lock) if "kvconn_conn" in info else stock(cls, info)
+    def _connect_to_bootstrap_server(_stock: Any, cls: Any, info: Any) -> Any:
+        return (ConnectionSocket(info["kvconn_conn"]), no_lock) if "kvconn_conn" in info else _stock(cls, info)
 
-    def _connect(stock: Any, cls: Any, endpoint: str, is_ipv6: bool = False) -> Any:
+    def _connect(_stock: Any, cls: Any, endpoint: str, is_ipv6: bool = False) -> Any:
         return PushSocket(endpoint, manager=this.manager), no_lock
 
-    def init(stock: Any, self: Any, *args: Any, **kwargs: Any) -> None:
-        stock(self, *args, **kwargs)  # from here on the ranks are in the pool
+    def init(_stock: Any, self: Any, *args: Any, **kwargs: Any) -> None:
+        _stock(self, *args, **kwargs)  # from here on the ranks are in the pool
         infos, room = getattr(self, "bootstrap_infos", None) or (), self.bootstrap_room
         for life in {info["kvconn_life"] for info in infos if "kvconn_life" in info}:
             try:
@@ -105,14 +105,14 @@ class CommonKVReceiver:
             except kvconn.Error as error:
                 this.end(self.kv_mgr, self.bootstrap_addr, life, [room], str(error))
 
-    def clear(stock: Any, self: Any) -> None:
-        stock(self)
+    def clear(_stock: Any, self: Any) -> None:
+        _stock(self)
         getattr(self, "kvconn_done", bool)()
 
-    def disconnect_endpoint(stock: Any, cls: Any, endpoint: str) -> None:
+    def disconnect_endpoint(_stock: Any, cls: Any, endpoint: str) -> None:
         this.manager.disconnect_endpoint(endpoint)
 
-    def close_all_sockets(stock: Any, cls: Any) -> None:
+    def close_all_sockets(_stock: Any, cls: Any) -> None:
         for each in this.manager.connections():  # disconnect_all would also forbid later messages to decode ranks
             with contextlib.suppress(kvconn.Error):
                 each.close(timeout=0.1)
@@ -120,13 +120,13 @@ class CommonKVReceiver:
 
 class CommonKVManager:
     """Prefill to decode: a message stands alone, and goes to whatever life of the decode rank is there."""
-    def _connect(stock: Any, self: Any, endpoint: str, is_ipv6: bool = False) -> Any:
+    def _connect(_stock: Any, self: Any, endpoint: str, is_ipv6: bool = False) -> Any:
         return self._socket_cache.setdefault(endpoint, PushSocket(endpoint, manager=this.manager))
 
-    def _send_multipart_locked(stock: Any, self: Any, endpoint: str, parts: Any, is_ipv6: bool = False) -> None:
+    def _send_multipart_locked(_stock: Any, self: Any, endpoint: str, parts: Any, is_ipv6: bool = False) -> None:
         self._connect(endpoint).send_multipart(parts)
 
-    def _handle_node_failure(stock: Any, self: Any, address: str) -> None:
+    def _handle_node_failure(_stock: Any, self: Any, address: str) -> None:
         with contextlib.suppress(kvconn.NodeFailed):  # its report is taken elsewhere
             if not (life := this.life(address)):
                 this.end(self, address, 0, list(self.addr_to_rooms_tracker.get(address, ())), "no heartbeat")
