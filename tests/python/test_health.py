@@ -1,6 +1,7 @@
 """HealthWatch: HTTP probes of nodes, each bound to one life."""
 
 import asyncio
+import os
 import subprocess
 import sys
 import textwrap
@@ -204,3 +205,15 @@ def test_the_package_loads_no_asyncio_without_need(lib):
     script = "import sys; sys.path.insert(0, sys.argv[1]); import kvconn; print('asyncio' in sys.modules); kvconn.shutdown()"
     run = [sys.executable, "-c", textwrap.dedent(script), ROOT / "python"]
     assert subprocess.run(run, check=True, timeout=60, capture_output=True, text=True).stdout == "False\n"
+
+
+def test_the_example(lib, health):
+    servers = [health(), health("--status", 503)]
+    command = [sys.executable, ROOT / "examples_python" / "health.py", f"one={servers[0]}", f"two={servers[1]}/health"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
+        assert "LOST two, requests [1]: 2 unhealthy reports in a row: health probe: HTTP status 503" in watching.stdout.readline()
+        assert watching.poll() is None
+        servers[0].kill()
+        assert "LOST one, requests [0]" in watching.stdout.readline()
+        assert watching.wait(20) == 0
