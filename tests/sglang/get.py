@@ -33,4 +33,7 @@ def main(directory):
 
 
 if __name__ == "__main__":
-    main(pathlib.Path(sys.argv[1]))
+    try:
+        main(pathlib.Path(sys.argv[1]))
+    except subprocess.CalledProcessError as error:
+        sys.exit(f"kvconn: pip failed ({error.returncode}); its message is above")
