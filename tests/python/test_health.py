@@ -212,7 +212,8 @@ def test_the_example(lib, health):
     command = [sys.executable, ROOT / "examples_python" / "health.py", f"one={servers[0]}", f"two={servers[1]}/health"]
     environment = {**os.environ, "PYTHONPATH": str(ROOT / "python")}
     with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as watching:
-        assert "LOST two, requests [1]: 2 unhealthy reports in a row: health probe: HTTP status 503" in watching.stdout.readline()
+        said = watching.stdout.readline()
+        assert "LOST two, requests [1]: 2 unhealthy reports in a row: health probe: HTTP status 503" in said
         assert watching.poll() is None
         servers[0].kill()
         assert "LOST one, requests [0]" in watching.stdout.readline()

@@ -85,9 +85,8 @@ class Prefill(Process):
     """A prefill server in its own process (prefill.py)."""
 
     def __init__(self, http=None, *arguments):
-        self.http = http or free_port()
-        given = () if "--rank-port" in arguments else ("--rank-port", free_port())
-        super().__init__(HERE / "prefill.py", "--http", self.http, *given, *arguments)
+        super().__init__(HERE / "prefill.py", "--http", http or 0, *arguments)
+        self.http = self.report()["http"]
         self.address = f"127.0.0.1:{self.http}"
 
     def again(self, *arguments):

@@ -56,7 +56,8 @@ def accepted_into_nothing():
     """25 statuses to a decode rank that is not there yet; then it starts."""
     prefill, port, accepted = prefill_side(), free_port(), 0
     for number in range(25):
-        accepted += not isinstance(timed(prefill._send_multipart_locked, f"tcp://127.0.0.1:{port}", [b"%d" % number])[1], Exception)
+        result = timed(prefill._send_multipart_locked, f"tcp://127.0.0.1:{port}", [b"%d" % number])[1]
+        accepted += not isinstance(result, Exception)
     rank = Peer(bind=f"tcp://127.0.0.1:{port}")
     time.sleep(2.5)
     timed(prefill._send_multipart_locked, f"tcp://127.0.0.1:{port}", [b"after"])

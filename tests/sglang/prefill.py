@@ -8,8 +8,11 @@ Standard input and output are as of tests/peers/pull.py: `report`, and the end o
 """
 
 import argparse
+import contextlib
 import os
 import pathlib
+import random
+import socket
 import sys
 import threading
 import time
@@ -31,7 +34,8 @@ class Rank(threading.Thread):
         self.socket.setsockopt(zmq.RCVHWM, options.rcvhwm)
         if options.rcvbuf:
             self.socket.setsockopt(zmq.RCVBUF, options.rcvbuf)
-        self.port = port or self.socket.bind_to_random_port("tcp://127.0.0.1")
+        # Below the ephemeral ports: its successor needs the same one, and no connection must get it meanwhile.
+        self.port = port or self.socket.bind_to_random_port("tcp://127.0.0.1", 10_000, 32_768, 1000)
         if port:
             self.socket.bind(f"tcp://127.0.0.1:{port}")
         self.sessions, self.answers = set(), {}
@@ -65,9 +69,18 @@ class Rank(threading.Thread):
         socket.send_multipart([room, b"4", b"0"])
 
 
+def unused_port():
+    """A port for the HTTP server, from below the ephemeral ones."""
+    while True:
+        port = random.randrange(10_000, 32_768)
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+
+
 def main():
     parser = argparse.ArgumentParser()
-    parser.add_argument("--http", type=int, required=True)
+    parser.add_argument("--http", type=int, default=0)
     parser.add_argument("--rank-port", type=int, default=0)
     parser.add_argument("--silent", action="store_true", help="answers no metadata: every room stays in flight")
     parser.add_argument("--elsewhere", type=int, default=0, help="names this port as the rank's, where another program is")
@@ -76,6 +89,7 @@ def main():
     parser.add_argument("--rcvbuf", type=int, default=0)
     options = parser.parse_args()
     die_with_parent()
+    options.http = options.http or unused_port()
     conn = real.load(options.http)
     rank = Rank(zmq.Context(), options, options.rank_port)
     rank.start()
@@ -96,7 +110,7 @@ def main():
     while (commands := lines.read()) is not None:
         for command in commands:
             names = "registrations", "metadata", "unregistered", "aborts", "rooms"
-            say("report", **{name: getattr(rank, name) for name in names})
+            say("report", http=options.http, **{name: getattr(rank, name) for name in names})
     os._exit(0)
 
 
