@@ -47,9 +47,14 @@ impl Stream {
         Stream { stop, thread }
     }
 
-    /// How many were accepted, and why it ended if nobody stopped it.
-    fn end(self) -> (u64, Option<Error>) {
+    /// Stops it: how many were accepted, and why it has ended if that was before.
+    fn stop(self) -> (u64, Option<Error>) {
         self.stop.store(true, Ordering::SeqCst);
+        self.end()
+    }
+
+    /// The same when it ends by itself.
+    fn end(self) -> (u64, Option<Error>) {
         self.thread.join().expect("a sender")
     }
 }
@@ -112,7 +117,7 @@ fn a_bad_network_loses_repeats_and_mixes_up_nothing_soak() {
         let conn = engine.ready(&peer.endpoint());
         let stream = Stream::start(&conn, 0);
         std::thread::sleep(time); // the load lasts so long
-        let (accepted, error) = stream.end();
+        let (accepted, error) = stream.stop();
         assert!(error.is_none(), "{name}: {error:?}");
         conn.flush(0, after(LONG)).0.unwrap_or_else(|error| panic!("{name}: {error:?}, {:?}", wire.counts()));
         let info = conn.info();

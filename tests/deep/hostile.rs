@@ -181,14 +181,20 @@ impl Hostile {
                 for set in [TcpStream::set_read_timeout, TcpStream::set_write_timeout] {
                     set(&stream, Some(ms(500))).expect("a timeout");
                 }
-                let hands = !shakes_hands || stream.write_all(&[&GREETING[..], READY].concat()).is_ok();
-                if hands {
+                // Closing with its bytes unread would reset the stream before the visitor has read the attack.
+                let hands = || {
+                    stream.write_all(&[&GREETING[..], READY].concat())?;
+                    stream.read_exact(&mut [0; 64 + 28])
+                };
+                if !shakes_hands || hands().is_ok() {
                     // What comes of it is seen at the other end.
                     attack(&mut stream, &mut random).ok();
                 }
-                // Some hang up at once, some stay until they are left.
-                if random.below(2) == 0 {
-                    stream.read(&mut [0; 64]).ok();
+                // Some hang up at once, some say so first, some stay until they are left.
+                match random.below(3) {
+                    0 => {}
+                    1 => drop(stream.shutdown(Shutdown::Write).and_then(|()| stream.read(&mut [0; 200]))),
+                    _ => drop(std::io::copy(&mut stream, &mut std::io::sink())),
                 }
             }
         });
@@ -260,15 +266,17 @@ fn hostile_peers_harm_nobody_else_soak() {
                 scope.spawn(move || {
                     let hostile = Hostile::new(*attack, *shakes_hands, name.len() as u64 * 7919);
                     let (mut visits, mut ready, mut served) = (0, 0, 0);
+                    let mut statuses = std::collections::BTreeMap::new();
                     while begun.elapsed() < time || visits < 3 {
                         let (status, sent) = visit(engine, &hostile, name);
                         visits += 1;
+                        *statuses.entry(format!("{status:?}")).or_insert(0) += 1;
                         ready += u32::from(status == Status::Ok);
                         served += u32::from(sent);
                         // Backoff between visits.
                         std::thread::sleep(ms(2));
                     }
-                    println!("{name}: {visits} visits, READY {ready} times, sent in {served}");
+                    println!("{name}: {visits} visits, READY {ready} times, sent in {served} {statuses:?}");
                     // An attack after the handshake must have got that far.
                     assert!(!shakes_hands || ready > 0, "{name}: never READY");
                 })

@@ -235,9 +235,8 @@ impl Carrier {
         if weather.nat && !translate(from, &mut packet, orders) {
             return orders.counts.unknown_to_nat += 1;
         }
-        let mut chance = |of: u64| of > 0 && self.random.below(1000) < of;
-        let (lost, repeated, overtaken, damaged) =
-            (chance(weather.lost), chance(weather.repeated), chance(weather.overtaken), chance(weather.damaged));
+        let chances = [weather.lost, weather.repeated, weather.overtaken, weather.damaged];
+        let [lost, repeated, overtaken, damaged] = chances.map(|of| of > 0 && self.random.below(1000) < of);
         if lost {
             return orders.counts.lost += 1;
         }
@@ -259,7 +258,8 @@ impl Carrier {
         self.deliver(to, &packet.0, delay, orders.counts.passed);
         if repeated {
             orders.counts.repeated += 1;
-            self.deliver(to, &packet.0, delay + Duration::from_millis(self.random.below(3)), orders.counts.passed);
+            let later = Duration::from_millis(self.random.below(3));
+            self.deliver(to, &packet.0, delay + later, orders.counts.passed);
         }
         if let Some((back, behind)) = forged.filter(|_| orders.reset_here || orders.reset_there) {
             for (wanted, side, reset) in [(orders.reset_here, Side::Here, back), (orders.reset_there, peer, behind)] {
