@@ -182,7 +182,7 @@ impl Hostile {
                     set(&stream, Some(ms(500))).expect("a timeout");
                 }
                 // Closing with its bytes unread would reset the stream before the visitor has read the attack.
-                let hands = || {
+                let mut hands = || {
                     stream.write_all(&[&GREETING[..], READY].concat())?;
                     stream.read_exact(&mut [0; 64 + 28])
                 };
