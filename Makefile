@@ -64,7 +64,7 @@ test-python: lib venv matplotlib $(EXAMPLES) ## the library through ctypes, agai
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: bench loom soak
+.PHONY: bench loom stress
 bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
 	$(CARGO) bench --bench small_messages
 
@@ -74,7 +74,7 @@ loom: tools ## the gate's model, every interleaving (in its own target directory
 	@$(LOOM) -- --list 2>/dev/null | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
 	$(LOOM)
 
-soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
+stress: lib venv $(EXAMPLES) ## the tests with stress or soak in their name, for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
 
