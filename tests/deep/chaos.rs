@@ -64,9 +64,8 @@ impl Stream {
 fn account(peer: &RawPeer, base: u64, accepted: u64, acknowledged: u64) -> u64 {
     let of_it = |numbers: &Numbers| numbers.times.range(base + 1..base + (1 << 32)).map(|(n, t)| (*n, *t)).collect();
     let what = format!("{acknowledged} acknowledged messages of {accepted} have arrived");
-    let numbers = peer.wait_for(&what, LONG, |numbers| {
-        acknowledged == 0 || numbers.times.contains_key(&(base + acknowledged))
-    });
+    let numbers =
+        peer.wait_for(&what, LONG, |numbers| acknowledged == 0 || numbers.times.contains_key(&(base + acknowledged)));
     let arrived: Vec<(u64, u64)> = of_it(&numbers);
     assert!(arrived.len() as u64 <= accepted, "{} arrived and {accepted} were accepted", arrived.len());
     // From the first on, without a hole, each once.

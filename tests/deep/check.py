@@ -204,6 +204,13 @@ def fuzz(step):
     return (output.strip().splitlines() or [""])[-1]
 
 
+def deny(step):
+    if subprocess.run(["cargo", "deny", "--version"], capture_output=True).returncode:
+        raise Skipped("cargo-deny is not installed (cargo install cargo-deny)")
+    output, _ = cargo(step, "deny", "check")
+    return output.strip().splitlines()[-1]
+
+
 def long_test(step, name, seconds):
     output, _ = cargo(step, "test", "--test", "deep", "--", "--nocapture", "--test-threads", "1", name,
                       env={"KVCONN_SOAK_SECONDS": str(seconds)})
@@ -235,6 +242,7 @@ def soak(step):
 
 
 STEPS = {
+    "deny": (deny, "licences, sources and advisories of the crates"),
     "loom": (loom, "the models of the gate, every interleaving"),
     "properties": (properties, "the property tests, with many cases"),
     "fuzz": (fuzz, "every parser of foreign bytes, guided by coverage"),

@@ -13,7 +13,9 @@ use kvconn::error::Status;
 
 use crate::common::engine::{connection, send, status_of};
 use crate::common::load::Stopwatch;
-use crate::common::{Engine, OwnProcess, Peer, PeerOptions, Random, descriptors_at_rest, ms, resident_bytes, soak_time};
+use crate::common::{
+    Engine, OwnProcess, Peer, PeerOptions, Random, descriptors_at_rest, ms, resident_bytes, soak_time,
+};
 use crate::test_name;
 
 const LONG: Duration = Duration::from_secs(60);

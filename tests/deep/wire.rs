@@ -87,7 +87,8 @@ pub struct Wire {
 pub fn available() -> Result<(), String> {
     network_available()?;
     let tried = in_new_namespace(|_| tun(HERE).map(drop)).map_err(|error| error.to_string())?;
-    tried.map_err(|error| format!("this process cannot make a TUN device ({error}); load the kernel's tun, run as root"))
+    tried
+        .map_err(|error| format!("this process cannot make a TUN device ({error}); load the kernel's tun, run as root"))
 }
 
 impl Wire {
