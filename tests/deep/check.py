@@ -30,7 +30,7 @@ C_PROGRAMS = ["nodes", "peer_lost", "structs", "arguments"]
 # Tests whose time or memory means nothing under a sanitizer, or that are about this process's signals and threads.
 NOT_UNDER_SANITIZERS = [
     "many", "liveness", "memory", "resident", "processor", "stress::", "dlopen", "stack", "two_thousand", "everything_at_once",
-    "pings", "bounds", "forked_busy", "a_burst",
+    "pings", "bounds", "forking_a_busy", "a_burst", "closing_beside",
 ]
 
 
