@@ -113,7 +113,7 @@ impl Default for Limits {
 }
 
 /// Somebody who has asked for a name.
-struct Waiter {
+struct Asking {
     port: u16,
     /// When the answer is of no more use.
     until: Instant,
@@ -123,7 +123,7 @@ struct Waiter {
 #[derive(Default)]
 struct Lookups {
     /// Every name that is queued or being looked up, and who has asked for it.
-    waiting: HashMap<Arc<str>, Vec<Waiter>>,
+    waiting: HashMap<Arc<str>, Vec<Asking>>,
     /// The names that no thread has taken yet.
     queue: Lanes,
     /// Those among them that were not looked for in the hosts file yet.
@@ -178,7 +178,7 @@ impl Resolver {
     /// If there is no thread and none could be made. Nothing is started then, and `done` is
     /// dropped without a call. After [`prepare`](Self::prepare) that is not known to happen.
     pub fn resolve(&self, host: &str, port: u16, until: Instant, done: Done) -> io::Result<()> {
-        let waiter = Waiter { port, until, done };
+        let waiter = Asking { port, until, done };
         let mut state = self.shared.state.lock();
         if let Some(waiting) = state.waiting.get_mut(host) {
             waiting.push(waiter);
@@ -346,7 +346,7 @@ fn expired(state: &Lookups, host: &str, now: Instant) -> bool {
     is_over(state.waiting.get(host), now)
 }
 
-fn is_over(waiting: Option<&Vec<Waiter>>, now: Instant) -> bool {
+fn is_over(waiting: Option<&Vec<Asking>>, now: Instant) -> bool {
     waiting.is_none_or(|waiting| waiting.iter().all(|waiter| waiter.until <= now))
 }
 
@@ -357,7 +357,7 @@ fn too_late() -> ResolveError {
 /// Tells everybody who has asked for `host` until now.
 fn answer(shared: &Shared, host: &str, found: Resolved) {
     let waiting = shared.state.lock().waiting.remove(host);
-    for Waiter { port, done, .. } in waiting.unwrap_or_default() {
+    for Asking { port, done, .. } in waiting.unwrap_or_default() {
         let resolved = found.clone().map(|found| with_port(found, port));
         guarded(move || done(resolved));
     }
