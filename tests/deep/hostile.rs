@@ -257,8 +257,16 @@ fn hostile_peers_harm_nobody_else_soak() {
                 let watch = Stopwatch::start();
                 send(&bystander, &[b"all is well"], LONG).expect("a healthy peer");
                 watch.at_most(ms(500), "a send to a healthy peer");
-                sent.fetch_add(1, Ordering::SeqCst);
+                if sent.fetch_add(1, Ordering::SeqCst) % 4000 == 3999 {
+                    println!("after {:?}: {} KiB resident", begun.elapsed(), resident_bytes() >> 10);
+                }
                 std::thread::sleep(ms(1));
+            }
+        });
+        scope.spawn(|| {
+            while !stop.load(Ordering::SeqCst) {
+                drop(engine.events());
+                std::thread::sleep(ms(10));
             }
         });
         let workers: Vec<_> = all
