@@ -248,7 +248,10 @@ fn hostile_peers_harm_nobody_else_soak() {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
     let bystander = healthy.ready(peer.endpoint());
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    // KVCONN_HOSTILE chooses the attacks whose name contains it.
+    let chosen = std::env::var("KVCONN_HOSTILE").unwrap_or_default();
     let all: Vec<_> = BEFORE_READY.iter().map(|a| (a, false)).chain(AFTER_READY.iter().map(|a| (a, true))).collect();
+    let all: Vec<_> = all.into_iter().filter(|((name, _), _)| name.contains(&chosen)).collect();
     let (before, memory) = (descriptors_at_rest(), resident_bytes());
     let begun = Instant::now();
     std::thread::scope(|scope| {
