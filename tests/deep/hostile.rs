@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 
-use crate::common::engine::{connection, send, status_of};
+use crate::common::engine::{connection, send, status_of, wait_ended};
 use crate::common::load::Stopwatch;
 use crate::common::{
     Engine, OwnProcess, Peer, PeerOptions, Random, descriptors_at_rest, ms, resident_bytes, soak_time,
@@ -319,4 +319,21 @@ fn a_handshake_that_trickles_ends_with_its_timeout() {
     let error = engine.connect(&hostile.endpoint, LONG).expect_err("92 bytes take two seconds");
     assert_eq!(error.status, Status::ConnectFailed, "{error:?}");
     watch.between(ms(290), ms(900), "a handshake timeout of 300 ms");
+}
+
+/// libzmq counts messages, not frames: a message whose frames never end went into memory without a limit.
+#[test]
+fn a_message_without_an_end_ends_the_connection_and_is_not_kept() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let endless: Attack = |to, _| flood(to, &[&[1, 200][..], &[7; 200]].concat().repeat(300), ms(2000));
+    let hostile = Hostile::new(endless, true, 7);
+    let engine = Engine::new();
+    let before = resident_bytes();
+    let conn = engine.lazy(&hostile.endpoint);
+    let info = wait_ended(&conn, LONG);
+    assert_eq!(info.status, Status::PeerLost, "{info:?}");
+    let grown = resident_bytes().saturating_sub(before);
+    assert!(grown < 16 << 20, "{} KiB more resident", grown >> 10);
 }
