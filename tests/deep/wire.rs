@@ -218,8 +218,8 @@ impl Carrier {
     }
 
     fn write(&mut self, side: Side, bytes: &[u8]) {
-        // A queue that is full loses the packet, as a router's would.
-        self.file(side).write(bytes).ok();
+        // A write to a TUN device is a packet. A queue that is full loses it, as a router's would.
+        self.file(side).write_all(bytes).ok();
     }
 
     fn carry(&mut self, from: Side, mut packet: Packet, orders: &mut Orders) {
