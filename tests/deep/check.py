@@ -188,7 +188,7 @@ def loom(step):
 
 
 def properties(step):
-    cases = os.environ.get("PROPTEST_CASES") or "20000"
+    cases = os.environ.get("PROPTEST_CASES") or "3000"
     output, _ = cargo(step, "test", "--lib", "--", "endpoint", "nodes::tests::model", "state", env={"PROPTEST_CASES": cases})
     return f"{tests_run(output)} of {cases} cases for each property"
 
