@@ -81,14 +81,14 @@ test-with-python:
 	@test ! -e $(VENV)/.stamp || $(MAKE) --no-print-directory test-cpp test-python test-bindings test-install
 
 ##@ Longer
-.PHONY: loom soak
+.PHONY: loom stress
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
 	$(LOOM) --no-run
 	@$(LOOM) -- --list 2>/dev/null | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
 	$(LOOM)
 
-soak: lib venv $(EXAMPLES) ## the stress and soak tests for KVCONN_SOAK_SECONDS each (600)
+stress: lib venv $(EXAMPLES) ## the tests with stress or soak in their name, for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
 

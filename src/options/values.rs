@@ -4,6 +4,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
+use zeroize::Zeroizing;
+
 use super::sources::Source;
 use super::{CurveKey, Key, Reach, SETTINGS, Setting, text};
 use crate::error::{Error, Result};
@@ -131,7 +133,8 @@ impl Values {
         let mut values = Values::defaults();
         for setting in SETTINGS {
             let variable = setting.variable();
-            if let Some(text) = lookup(&variable) {
+            // It may be a secret key.
+            if let Some(text) = lookup(&variable).map(Zeroizing::new) {
                 values.sources[setting.key as usize] = Source::Environment;
                 values.values[setting.key as usize] = setting
                     .parse(&text)

@@ -287,13 +287,13 @@ impl Watch {
         match conn.endpoint().target() {
             Target::Name { host, port } => {
                 self.timers.push(Reverse((due, Timer::Dial(attempt))));
-                self.look_up(attempt, host, *port, route);
+                self.look_up(attempt, host, *port, route, due);
             }
             _ => self.dial_next(attempt),
         }
     }
 
-    fn look_up(&mut self, attempt: AttemptId, host: &str, port: u16, route: Route) {
+    fn look_up(&mut self, attempt: AttemptId, host: &str, port: u16, route: Route, until: Instant) {
         let (commands, wake) = (self.commands.clone(), self.wake.clone());
         let done = move |found: std::result::Result<Vec<_>, ResolveError>| {
             let found = match found {
@@ -302,7 +302,7 @@ impl Watch {
             };
             queue(&commands, &wake, Command::Resolved { attempt, found });
         };
-        if let Err(e) = self.resolver.resolve(host, port, Box::new(done)) {
+        if let Err(e) = self.resolver.resolve(host, port, until, Box::new(done)) {
             let text = format!("no thread to look the name up: {e}");
             self.resolved(attempt, Err((e.raw_os_error().unwrap_or(0), text)));
         }

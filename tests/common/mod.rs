@@ -57,7 +57,7 @@ pub fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How long a stress or soak test runs: `KVCONN_SOAK_SECONDS` when it is set (`make soak`), else `everyday`.
+/// How long a stress or soak test runs: `KVCONN_SOAK_SECONDS` when it is set (`make stress`), else `everyday`.
 pub fn soak_time(everyday: Duration) -> Duration {
     match std::env::var("KVCONN_SOAK_SECONDS") {
         Ok(text) => match text.parse() {

@@ -85,6 +85,8 @@ fn replace(path: &str, content: &str) {
 pub struct NameServer {
     socket: UdpSocket,
     held: Arc<Mutex<Vec<Question>>>,
+    /// Names that begin like this have this address, at once.
+    known: Arc<Mutex<Option<(String, Ipv4Addr)>>>,
 }
 
 /// The address of the client, and the whole question.
@@ -94,14 +96,27 @@ impl NameServer {
     fn start() -> NameServer {
         let socket = UdpSocket::bind("127.0.0.1:53").expect("port 53 of a network of one's own");
         let held = Arc::new(Mutex::new(Vec::new()));
+        let known = Arc::new(Mutex::new(None::<(String, Ipv4Addr)>));
         let (listening, keeping) = (socket.try_clone().expect("the socket again"), held.clone());
+        let looking = known.clone();
         std::thread::spawn(move || {
             let mut buffer = [0; 1500];
             while let Ok((size, from)) = listening.recv_from(&mut buffer) {
-                locked(&keeping).push((from, buffer[..size].to_vec()));
+                let question = &buffer[..size];
+                let known = locked(&looking).clone();
+                // The first label is behind its length.
+                match known.filter(|(begin, _)| question[13..].starts_with(begin.as_bytes())) {
+                    Some((_, address)) => drop(listening.send_to(&answer(question, address), from)),
+                    None => locked(&keeping).push((from, question.to_vec())),
+                }
             }
         });
-        NameServer { socket, held }
+        NameServer { socket, held, known }
+    }
+
+    /// From now on, at once.
+    pub fn answer_names_that_begin_with(&self, begin: &str, address: Ipv4Addr) {
+        *locked(&self.known) = Some((begin.into(), address));
     }
 
     /// How many questions wait for an answer.
@@ -112,20 +127,25 @@ impl NameServer {
     /// Answers what waits: every name has this IPv4 address.
     pub fn answer(&self, address: Ipv4Addr) {
         for (from, question) in locked(&self.held).drain(..) {
-            // The question's end: after the root label that ends the name come type and class.
-            let name_end = question[12..].iter().position(|&byte| byte == 0).expect("a name") + 13;
-            let is_a = question[name_end..name_end + 2] == [0, 1];
-            let mut answer = question[..2].to_vec();
-            answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
-            answer.extend(&question[12..name_end + 4]);
-            if is_a {
-                // The name of the question, type A, class IN, for no time at all, four bytes.
-                answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
-                answer.extend(address.octets());
-            }
-            self.socket.send_to(&answer, from).expect("answering");
+            self.socket.send_to(&answer(&question, address), from).expect("answering");
         }
     }
+}
+
+/// An answer: the name has this IPv4 address, and no other.
+fn answer(question: &[u8], address: Ipv4Addr) -> Vec<u8> {
+    // The question's end: after the root label that ends the name come type and class.
+    let name_end = question[12..].iter().position(|&byte| byte == 0).expect("a name") + 13;
+    let is_a = question[name_end..name_end + 2] == [0, 1];
+    let mut answer = question[..2].to_vec();
+    answer.extend([0x81, 0x80, 0, 1, 0, u8::from(is_a), 0, 0, 0, 0]);
+    answer.extend(&question[12..name_end + 4]);
+    if is_a {
+        // The name of the question, type A, class IN, for no time at all, four bytes.
+        answer.extend([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 0, 0, 4]);
+        answer.extend(address.octets());
+    }
+    answer
 }
 
 fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {

@@ -4,7 +4,8 @@
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpStream};
-use std::os::fd::AsRawFd;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::peer_main::Control;
@@ -22,6 +23,8 @@ pub struct RawPeer {
 pub struct Numbers {
     /// Connections that are open.
     pub open: u64,
+    /// Messages whose number is not above that of the message before them on their connection.
+    pub disordered: u64,
     /// How often each message came.
     pub times: BTreeMap<u64, u64>,
 }
@@ -39,7 +42,13 @@ impl RawPeer {
     /// On any free port of that address of loopback, or on that port.
     #[track_caller]
     pub fn bind(address: &str) -> RawPeer {
-        let process = Process::start("raw", None);
+        RawPeer::bind_in(address, None)
+    }
+
+    /// The same in this network namespace.
+    #[track_caller]
+    pub fn bind_in(address: &str, namespace: Option<Arc<OwnedFd>>) -> RawPeer {
+        let process = Process::start("raw", namespace);
         let answer = process.ask(&format!("listen {address}"));
         RawPeer { process, address: answer.parse().expect("an address") }
     }
@@ -83,7 +92,9 @@ impl RawPeer {
         let answer = self.process.ask("report");
         let mut words = answer.split(' ');
         let mut number = || words.next().map(|word| word.parse().expect("a number"));
-        let mut numbers = Numbers { open: number().expect("how many are open"), times: BTreeMap::new() };
+        let open = number().expect("how many are open");
+        let disordered = number().expect("how many came in another order");
+        let mut numbers = Numbers { open, disordered, times: BTreeMap::new() };
         while let (Some(first), Some(last), Some(times)) = (number(), number(), number()) {
             numbers.times.extend((first..=last).map(|message| (message, times)));
         }
@@ -112,7 +123,7 @@ pub fn run(mut control: Control) {
     };
     listener.set_nonblocking(true).expect("non-blocking");
     control.ok(&listener.local_addr().expect("bound").to_string());
-    let (mut visitors, mut times, mut reading) = (Vec::<Visitor>::new(), BTreeMap::new(), true);
+    let (mut visitors, mut seen, mut reading) = (Vec::<Visitor>::new(), Seen::default(), true);
     loop {
         let readable = |fd| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
         let mut items = vec![readable(Control::DESCRIPTOR), readable(listener.as_raw_fd())];
@@ -125,7 +136,7 @@ pub fn run(mut control: Control) {
             visitors.push(Visitor::greet(stream));
         }
         if reading {
-            visitors.retain_mut(|visitor| visitor.read(&mut times));
+            visitors.retain_mut(|visitor| visitor.read(&mut seen));
         }
         if items[0].revents == 0 {
             continue;
@@ -141,11 +152,11 @@ pub fn run(mut control: Control) {
                 }
             }
             "close" => {
-                visitors.retain_mut(|visitor| visitor.read(&mut times));
+                visitors.retain_mut(|visitor| visitor.read(&mut seen));
                 visitors.clear();
             }
             "report" => {
-                control.ok(&report(visitors.len(), &times));
+                control.ok(&report(visitors.len(), &seen));
                 continue;
             }
             other => {
@@ -157,8 +168,15 @@ pub fn run(mut control: Control) {
     }
 }
 
-/// How many are open; then first, last and times for each run of messages.
-fn report(open: usize, times: &BTreeMap<u64, u64>) -> String {
+/// The messages of all connections.
+#[derive(Default)]
+struct Seen {
+    times: BTreeMap<u64, u64>,
+    disordered: u64,
+}
+
+/// How many are open and how many came in another order; then first, last and times for each run of messages.
+fn report(open: usize, Seen { times, disordered }: &Seen) -> String {
     let mut runs: Vec<(u64, u64, u64)> = Vec::new();
     for (&number, &times) in times {
         match runs.last_mut() {
@@ -167,7 +185,7 @@ fn report(open: usize, times: &BTreeMap<u64, u64>) -> String {
         }
     }
     let runs = runs.iter().map(|(first, last, times)| format!(" {first} {last} {times}"));
-    format!("{open}{}", runs.collect::<String>())
+    format!("{open} {disordered}{}", runs.collect::<String>())
 }
 
 /// One connection: its handshake, and where in the stream of frames it is.
@@ -181,6 +199,8 @@ struct Visitor {
     /// The beginning of the message's first frame, and whether that frame is complete.
     number: Vec<u8>,
     numbered: bool,
+    /// The number of the last whole message.
+    last: u64,
 }
 
 impl Visitor {
@@ -192,22 +212,22 @@ impl Visitor {
         let ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
         stream.write_all(&greeting).and_then(|()| stream.write_all(ready)).ok();
         stream.set_nonblocking(true).expect("non-blocking");
-        Visitor { stream, greeting: 64, header: Vec::new(), frame: None, number: Vec::new(), numbered: false }
+        Visitor { stream, greeting: 64, header: Vec::new(), frame: None, number: Vec::new(), numbered: false, last: 0 }
     }
 
     /// Reads what its kernel has; false when the connection is over.
-    fn read(&mut self, times: &mut BTreeMap<u64, u64>) -> bool {
+    fn read(&mut self, seen: &mut Seen) -> bool {
         let mut buffer = [0; 65536];
         loop {
             match self.stream.read(&mut buffer) {
                 Ok(0) => return false,
-                Ok(count) => self.take(&buffer[..count], times),
+                Ok(count) => self.take(&buffer[..count], seen),
                 Err(error) => return error.kind() == ErrorKind::WouldBlock,
             }
         }
     }
 
-    fn take(&mut self, mut bytes: &[u8], times: &mut BTreeMap<u64, u64>) {
+    fn take(&mut self, mut bytes: &[u8], seen: &mut Seen) {
         let greeting = self.greeting.min(bytes.len());
         self.greeting -= greeting;
         bytes = &bytes[greeting..];
@@ -217,7 +237,7 @@ impl Visitor {
                 bytes = &bytes[1..];
                 self.frame = header(&self.header);
                 if self.frame.is_some_and(|(_, length)| length == 0) {
-                    self.frame_ends(times);
+                    self.frame_ends(seen);
                 }
                 continue;
             };
@@ -230,19 +250,21 @@ impl Visitor {
             let over = *left == 0;
             bytes = &bytes[taken..];
             if over {
-                self.frame_ends(times);
+                self.frame_ends(seen);
             }
         }
     }
 
-    fn frame_ends(&mut self, times: &mut BTreeMap<u64, u64>) {
+    fn frame_ends(&mut self, seen: &mut Seen) {
         self.header.clear();
         let Some((flags, _)) = self.frame.take().filter(|(flags, _)| flags & COMMAND == 0) else { return };
         self.numbered = flags & MORE != 0;
         if !self.numbered {
             let number = std::mem::take(&mut self.number);
             let number = u64::from_le_bytes(number.try_into().expect("a first frame of eight bytes or more"));
-            *times.entry(number).or_default() += 1;
+            *seen.times.entry(number).or_default() += 1;
+            seen.disordered += u64::from(number <= self.last);
+            self.last = number;
         }
     }
 }

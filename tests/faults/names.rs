@@ -36,13 +36,62 @@ fn names_in_the_hosts_file_are_not_behind_names_that_hang() {
     }
     peer.wait_received(2, LIMIT);
     six.wait_received(1, LIMIT);
-    // A name that nothing knows waits for a thread, and says so.
+    // A name that only the name server knows gets a thread, and nobody answers it either.
     let error = refused(engine.connect("tcp://late.test:5555", LIMIT), Status::ConnectFailed);
     assert_eq!(error.os_errno, libc::ETIMEDOUT, "{error:?}");
-    assert!(error.message.contains("resolver thread") && error.message.contains("64"), "{}", error.message);
+    assert!(!error.message.contains("resolver thread"), "{}", error.message);
     // One that has a thread says that nobody answered.
     let info = crate::common::engine::wait_ended(&hanging[0], LIMIT);
     assert!(!info.message.contains("resolver thread"), "{}", info.message);
+    server.answer(Ipv4Addr::LOCALHOST);
+}
+
+/// Field report R42.
+#[test]
+fn a_name_that_the_server_knows_is_not_behind_names_that_hang() {
+    skip_unless!(own_process::network_available());
+    skip_unless!(names::available());
+    if OwnProcess::new(test_name!()).network().parent() {
+        return;
+    }
+    let server = names::hosts_and_server("127.0.0.1\tlocalhost\n");
+    server.answer_names_that_begin_with("known", Ipv4Addr::LOCALHOST);
+    let peer = Peer::any();
+    let engine = Engine::with(&[("connect_timeout_ms", "3000")]);
+    let _hanging: Vec<_> = (0..THREADS).map(|n| engine.lazy(&format!("tcp://hangs-{n}.test:5555"))).collect();
+    wait_until("the name server is asked for all", LIMIT, || server.held() >= THREADS);
+    for round in 0..3 {
+        let watch = Stopwatch::start();
+        let endpoint = format!("tcp://known-{round}.test:{}", peer.port());
+        engine.send_to(&endpoint, &[b"x"], LIMIT).expect("the name server knows it");
+        watch.at_most(ms(1000), "a name that the server knows");
+    }
+    peer.wait_received(3, LIMIT);
+    server.answer(Ipv4Addr::LOCALHOST);
+}
+
+/// More hang than there are threads, those that hang included, and for longer than anybody waits for them.
+#[test]
+fn names_that_nobody_waits_for_any_more_keep_no_thread_from_others() {
+    skip_unless!(own_process::network_available());
+    skip_unless!(names::available());
+    if OwnProcess::new(test_name!()).network().parent() {
+        return;
+    }
+    let server = names::hosts_and_server("127.0.0.1\tlocalhost\n");
+    server.answer_names_that_begin_with("known", Ipv4Addr::LOCALHOST);
+    let peer = Peer::any();
+    let engine = Engine::with(&[("connect_timeout_ms", "1000")]);
+    let endpoint = format!("tcp://known.test:{}", peer.port());
+    engine.send_to(&endpoint, &[b"x"], LIMIT).expect("the name server knows it");
+    engine.disconnect_endpoint(&endpoint).expect("known");
+    let hanging: Vec<_> = (0..10 * THREADS).map(|n| engine.lazy(&format!("tcp://hangs-{n}.test:5555"))).collect();
+    for conn in &hanging {
+        crate::common::engine::wait_ended(conn, LIMIT);
+    }
+    let watch = Stopwatch::start();
+    engine.connect(&endpoint, LIMIT).expect("the name server knows it");
+    watch.at_most(ms(1000), "a name that has answered before");
     server.answer(Ipv4Addr::LOCALHOST);
 }
 

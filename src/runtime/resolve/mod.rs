@@ -4,14 +4,16 @@
 //! answer would stall every socket for ten seconds. So [`Resolver`] looks names up on threads that
 //! nobody waits for, and libzmq only sees numeric addresses.
 //!
-//! When every thread is busy with a name that hangs, further names wait. A name that the hosts file
-//! knows need not: one more thread looks it up there.
+//! When every thread is busy, further names wait. One more thread is there as long as names wait. It looks for them in
+//! the hosts file, drops those that nobody waits for any more, and starts one more thread when all others hang: so names
+//! that resolve do not wait behind names that hang.
 
 mod hosts;
+mod lanes;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::HashMap;
 use std::error::Error;
 use std::ffi::CStr;
 use std::fmt;
@@ -19,18 +21,25 @@ use std::io;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
+use self::lanes::Lanes;
 use crate::sys::lock::{Condvar, Mutex, MutexGuard};
 use crate::sys::thread::spawn_quiet;
 
 /// Most names that are looked up at the same time.
 ///
 /// `getaddrinfo` cannot be cancelled: a name whose server does not answer keeps its thread for ten
-/// seconds or more, and only when this many such names are asked for at once does a healthy one
-/// have to wait. More would help few, and cost every process about two descriptors and a stack for
+/// seconds or more. More would help few, and cost every process about two descriptors and a stack for
 /// each, and its name server a burst of questions at every start-up.
 const MAX_THREADS: usize = 64;
+
+/// A look-up that has taken so long hangs. When all do and a name waits, one more thread takes it: so many hang after a
+/// while that the first ones have given up, which takes the system about ten seconds.
+const HANGS: Duration = Duration::from_millis(250);
+
+/// Most threads, those that hang included.
+const MAX_WITH_HANGING: usize = 128;
 
 /// How long a thread without work stays: a start-up's names come within this time, and afterwards
 /// no thread is left over.
@@ -86,23 +95,43 @@ struct Shared {
     state: Mutex<Lookups>,
     /// Signalled when a name is queued for an idle thread, and when the resolver is dropped.
     asked: Condvar,
+    /// Signalled when a name is queued that no thread is free for.
+    helper: Condvar,
 }
 
 struct Limits {
     threads: usize,
+    with_hanging: usize,
+    hangs: Duration,
     idle: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Limits {
+        Limits { threads: MAX_THREADS, with_hanging: MAX_WITH_HANGING, hangs: HANGS, idle: IDLE }
+    }
+}
+
+/// Somebody who has asked for a name.
+struct Asking {
+    port: u16,
+    /// When the answer is of no more use.
+    until: Instant,
+    done: Done,
 }
 
 #[derive(Default)]
 struct Lookups {
-    /// Every name that is queued or being looked up, and who wants to know, for which port.
-    waiting: HashMap<Arc<str>, Vec<(u16, Done)>>,
+    /// Every name that is queued or being looked up, and who has asked for it.
+    waiting: HashMap<Arc<str>, Vec<Asking>>,
     /// The names that no thread has taken yet.
-    queue: VecDeque<Arc<str>>,
+    queue: Lanes,
     /// Those among them that were not looked for in the hosts file yet.
-    unchecked: VecDeque<Arc<str>>,
-    /// The one thread that does so is there.
-    checking: bool,
+    unchecked: Vec<Arc<str>>,
+    /// The one thread that cares for names that wait is there.
+    helping: bool,
+    /// The look-ups that run, and since when.
+    running: Vec<(Arc<str>, Instant)>,
     /// Threads there are, and how many of them wait for a name.
     threads: usize,
     idle: usize,
@@ -112,14 +141,12 @@ struct Lookups {
 impl Resolver {
     /// A resolver that asks the system (`getaddrinfo`). Starts no thread yet.
     pub fn new() -> Resolver {
-        let limits = Limits { threads: MAX_THREADS, idle: IDLE };
-        Resolver::with_limits(limits, system_lookup, hosts::lookup)
+        Resolver::with_limits(Limits::default(), system_lookup, hosts::lookup)
     }
 
     /// A resolver that asks `lookup` for the addresses of a name; their ports are of no account.
     pub fn with_lookup(lookup: impl Fn(&str) -> Resolved + Send + Sync + 'static) -> Resolver {
-        let limits = Limits { threads: MAX_THREADS, idle: IDLE };
-        Resolver::with_limits(limits, lookup, |_| None)
+        Resolver::with_limits(Limits::default(), lookup, |_| None)
     }
 
     fn with_limits(
@@ -134,6 +161,7 @@ impl Resolver {
                 local: Box::new(local),
                 state: Mutex::default(),
                 asked: Condvar::new(),
+                helper: Condvar::new(),
             }),
         }
     }
@@ -142,16 +170,18 @@ impl Resolver {
     ///
     /// `done` is called exactly once, on a resolver thread and without a lock, with the addresses
     /// in the system's order, each once and with `port`. It should not take long: others who asked
-    /// for the same name come after it. If it panics, nobody else notices.
+    /// for the same name come after it. If it panics, nobody else notices. After `until` nobody wants the answer: if the
+    /// name has no thread by then, it is not looked up, and `done` is called with an error.
     ///
     /// # Errors
     ///
     /// If there is no thread and none could be made. Nothing is started then, and `done` is
     /// dropped without a call. After [`prepare`](Self::prepare) that is not known to happen.
-    pub fn resolve(&self, host: &str, port: u16, done: Done) -> io::Result<()> {
+    pub fn resolve(&self, host: &str, port: u16, until: Instant, done: Done) -> io::Result<()> {
+        let waiter = Asking { port, until, done };
         let mut state = self.shared.state.lock();
         if let Some(waiting) = state.waiting.get_mut(host) {
-            waiting.push((port, done));
+            waiting.push(waiter);
             return Ok(());
         }
         let mut waits = false;
@@ -160,7 +190,7 @@ impl Resolver {
             self.shared.asked.notify_one();
         } else if state.threads < self.shared.limits.threads {
             // It begins by taking the lock, and so finds the name.
-            match self.start_thread(&mut state) {
+            match start_thread(&self.shared, &mut state) {
                 Err(e) if state.threads == 0 => return Err(e),
                 // Without one more the name waits for those that are there.
                 started => waits = started.is_err(),
@@ -169,11 +199,11 @@ impl Resolver {
             waits = true;
         }
         let host: Arc<str> = host.into();
-        state.waiting.insert(Arc::clone(&host), vec![(port, done)]);
-        state.queue.push_back(Arc::clone(&host));
+        state.waiting.insert(Arc::clone(&host), vec![waiter]);
+        state.queue.push(Arc::clone(&host));
         if waits {
-            state.unchecked.push_back(host);
-            self.start_checking(&mut state);
+            state.unchecked.push(host);
+            self.start_helping(&mut state);
         }
         Ok(())
     }
@@ -181,7 +211,7 @@ impl Resolver {
     /// How many look-ups keep this name waiting for a thread; `None` if it has one, or was not asked for.
     pub fn waits_behind(&self, host: &str) -> Option<usize> {
         let state = self.shared.state.lock();
-        state.queue.iter().any(|queued| &**queued == host).then_some(state.threads)
+        state.queue.contains(host).then_some(state.threads)
     }
 }
 
@@ -193,26 +223,28 @@ impl Resolver {
     /// The system's error if there is none and none could be made.
     pub fn prepare(&self) -> io::Result<()> {
         let mut state = self.shared.state.lock();
-        if state.threads == 0 { self.start_thread(&mut state) } else { Ok(()) }
+        if state.threads == 0 { start_thread(&self.shared, &mut state) } else { Ok(()) }
     }
 
-    fn start_thread(&self, state: &mut Lookups) -> io::Result<()> {
-        let shared = Arc::clone(&self.shared);
-        spawn_quiet("kvconn-resolve", move || work(&shared))?;
-        state.threads += 1;
-        Ok(())
-    }
-
-    /// Starts the thread that looks for waiting names in the hosts file, if there is none. Without it they only wait.
-    fn start_checking(&self, state: &mut Lookups) {
-        if !state.checking {
+    /// Starts the thread that cares for waiting names, or tells it of a new one. Without it they only wait.
+    fn start_helping(&self, state: &mut Lookups) {
+        if state.helping {
+            self.shared.helper.notify_one();
+        } else {
             let shared = Arc::clone(&self.shared);
-            state.checking = spawn_quiet("kvconn-hosts", move || check(&shared)).is_ok();
-            if !state.checking {
+            state.helping = spawn_quiet("kvconn-hosts", move || help(&shared)).is_ok();
+            if !state.helping {
                 state.unchecked.clear();
             }
         }
     }
+}
+
+fn start_thread(shared: &Arc<Shared>, state: &mut Lookups) -> io::Result<()> {
+    let own = Arc::clone(shared);
+    spawn_quiet("kvconn-resolve", move || work(&own))?;
+    state.threads += 1;
+    Ok(())
 }
 
 impl Default for Resolver {
@@ -232,12 +264,29 @@ impl Drop for Resolver {
 fn work(shared: &Shared) {
     let mut state = shared.state.lock();
     loop {
-        if let Some(host) = state.queue.pop_front() {
+        if let Some(host) = state.queue.pop() {
+            let begun = Instant::now();
+            if expired(&state, &host, begun) {
+                MutexGuard::unlocked(&mut state, || answer(shared, &host, Err(too_late())));
+                continue;
+            }
+            state.running.push((Arc::clone(&host), begun));
             MutexGuard::unlocked(&mut state, || {
                 // Whatever the system's look-up does, every waiting dial must be told.
                 let panicked = || Err(ResolveError { os_errno: libc::EIO, text: "the look-up panicked".into() });
                 answer(shared, &host, guarded(|| (shared.lookup)(&host)).unwrap_or_else(panicked));
             });
+            // By its time: the name may be looked up again already.
+            let running = state.running.iter().position(|(name, since)| *name == host && *since == begun);
+            running.map(|place| state.running.swap_remove(place));
+            state.queue.note(&host, begun.elapsed() < shared.limits.hangs);
+            // Those that no longer hang give back what was above the limit.
+            if state.threads > shared.limits.threads {
+                let hang = hanging(&state, shared.limits.hangs, Instant::now());
+                if state.threads - hang > shared.limits.threads {
+                    break;
+                }
+            }
             continue;
         }
         if state.dropped {
@@ -254,28 +303,61 @@ fn work(shared: &Shared) {
     state.threads -= 1;
 }
 
-/// The life of the thread that looks for waiting names in the hosts file: until none is left.
-fn check(shared: &Shared) {
+/// The life of the thread that cares for names that wait: until none is left.
+fn help(shared: &Arc<Shared>) {
     let mut state = shared.state.lock();
-    while let Some(host) = state.unchecked.pop_front() {
-        let is_queued = |state: &Lookups| state.queue.iter().position(|queued| *queued == host);
-        if is_queued(&state).is_none() {
-            continue;
+    while !state.queue.is_empty() {
+        for host in std::mem::take(&mut state.unchecked) {
+            if !state.queue.contains(&host) {
+                continue;
+            }
+            let found = MutexGuard::unlocked(&mut state, || guarded(|| (shared.local)(&host)).flatten());
+            // A thread may have taken it meanwhile.
+            if let Some(found) = found
+                && state.queue.remove(&host)
+            {
+                MutexGuard::unlocked(&mut state, || answer(shared, &host, Ok(found)));
+            }
         }
-        let found = MutexGuard::unlocked(&mut state, || guarded(|| (shared.local)(&host)).flatten());
-        // A thread may have taken it meanwhile.
-        if let (Some(found), Some(place)) = (found, is_queued(&state)) {
-            state.queue.remove(place);
-            MutexGuard::unlocked(&mut state, || answer(shared, &host, Ok(found)));
+        let now = Instant::now();
+        let Lookups { queue, waiting, .. } = &mut *state;
+        for host in queue.take_if(|host| is_over(waiting.get(host), now)) {
+            MutexGuard::unlocked(&mut state, || answer(shared, &host, Err(too_late())));
+        }
+        let all_hang = state.idle == 0 && hanging(&state, shared.limits.hangs, now) == state.threads;
+        if all_hang && state.threads < shared.limits.with_hanging && !state.queue.is_empty() {
+            // Where none can be made, the name waits for one that hangs.
+            let _ = start_thread(shared, &mut state);
+        }
+        if state.unchecked.is_empty() && !state.queue.is_empty() {
+            shared.helper.wait_for(&mut state, shared.limits.hangs / 4);
         }
     }
-    state.checking = false;
+    state.helping = false;
+}
+
+/// How many look-ups hang.
+fn hanging(state: &Lookups, hangs: Duration, now: Instant) -> usize {
+    state.running.iter().filter(|(_, since)| now.saturating_duration_since(*since) >= hangs).count()
+}
+
+/// Whether nobody wants to know a name any more.
+fn expired(state: &Lookups, host: &str, now: Instant) -> bool {
+    is_over(state.waiting.get(host), now)
+}
+
+fn is_over(waiting: Option<&Vec<Asking>>, now: Instant) -> bool {
+    waiting.is_none_or(|waiting| waiting.iter().all(|waiter| waiter.until <= now))
+}
+
+fn too_late() -> ResolveError {
+    ResolveError { os_errno: libc::ETIMEDOUT, text: "no resolver thread was free in time".into() }
 }
 
 /// Tells everybody who has asked for `host` until now.
 fn answer(shared: &Shared, host: &str, found: Resolved) {
     let waiting = shared.state.lock().waiting.remove(host);
-    for (port, done) in waiting.unwrap_or_default() {
+    for Asking { port, done, .. } in waiting.unwrap_or_default() {
         let resolved = found.clone().map(|found| with_port(found, port));
         guarded(move || done(resolved));
     }

@@ -18,13 +18,17 @@ fn send_to(sender: &Sender<Resolved>) -> Done {
     Box::new(move |resolved| sender.send(resolved).unwrap())
 }
 
+fn later() -> Instant {
+    Instant::now() + LONG
+}
+
 fn failure() -> ResolveError {
     ResolveError { os_errno: libc::EAGAIN, text: code_text(libc::EAI_AGAIN) }
 }
 
 fn resolve(resolver: &Resolver, host: &str) -> Receiver<Resolved> {
     let (sender, receiver) = channel();
-    resolver.resolve(host, 5555, send_to(&sender)).unwrap();
+    resolver.resolve(host, 5555, later(), send_to(&sender)).unwrap();
     receiver
 }
 
@@ -169,7 +173,7 @@ fn a_burst_is_not_left_to_one_idle_thread() {
 
 #[test]
 fn a_name_that_comes_as_the_thread_ends_is_not_lost() {
-    let limits = Limits { threads: 1, idle: Duration::from_micros(100) };
+    let limits = Limits { threads: 1, idle: Duration::from_micros(100), ..Limits::default() };
     let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
     for turn in 0..5000 {
         found(&resolve(&resolver, "host"));
@@ -186,7 +190,7 @@ fn one_lookup_serves_all_who_ask_meanwhile() {
     let resolver = Resolver::with_lookup(server.lookup());
     let (sender, receiver) = channel();
     for port in 1..=20 {
-        resolver.resolve("slow", port, send_to(&sender)).unwrap();
+        resolver.resolve("slow", port, later(), send_to(&sender)).unwrap();
     }
     server.open();
     drop(sender);
@@ -214,13 +218,14 @@ fn errors_reach_all_who_wait() {
 #[test]
 fn threads_are_bounded_and_names_queue() {
     let server = Server::default();
-    let resolver = Resolver::with_lookup(server.lookup());
+    let limits = Limits { hangs: LONG, ..Limits::default() };
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let (sender, receiver) = channel();
     let names = 3 * MAX_THREADS;
     for name in 0..names {
         for port in [1, 2] {
             let host = format!("slow{name}");
-            resolver.resolve(&host, port, send_to(&sender)).unwrap();
+            resolver.resolve(&host, port, later(), send_to(&sender)).unwrap();
         }
     }
     wait_until("every thread is busy", || server.asked() == MAX_THREADS);
@@ -243,6 +248,8 @@ fn exactly_once_from_many_threads() {
         threads: 4,
         // So short that threads come and go all the time.
         idle: Duration::from_micros(50),
+        hangs: LONG,
+        ..Limits::default()
     };
     let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let (sender, receiver) = channel();
@@ -252,7 +259,7 @@ fn exactly_once_from_many_threads() {
             scope.spawn(move || {
                 for turn in 0..2000 {
                     let host = format!("host{}", (policy * turn) % 7);
-                    resolver.resolve(&host, 5555, send_to(&sender)).unwrap();
+                    resolver.resolve(&host, 5555, later(), send_to(&sender)).unwrap();
                     if turn % 16 == 0 {
                         std::thread::sleep(Duration::from_micros(80));
                     }
@@ -269,7 +276,7 @@ fn exactly_once_from_many_threads() {
 #[test]
 fn a_name_that_the_hosts_file_knows_does_not_wait_for_a_thread() {
     let server = Server::default();
-    let limits = Limits { threads: 2, idle: IDLE };
+    let limits = Limits { threads: 2, hangs: LONG, ..Limits::default() };
     let local = |host: &str| host.starts_with("known").then(|| vec![address("10.0.0.9:1")]);
     let resolver = Resolver::with_limits(limits, server.lookup(), local);
     let hanging = ["slow1", "slow2", "slow3"].map(|name| resolve(&resolver, name));
@@ -280,9 +287,9 @@ fn a_name_that_the_hosts_file_knows_does_not_wait_for_a_thread() {
         both.iter().for_each(|one| assert_eq!(found(one), [address("10.0.0.9:5555")]));
     }
     assert!(hanging[2].try_recv().is_err());
-    wait_until("its thread is gone", || !resolver.shared.state.lock().checking);
     server.open();
     hanging.iter().for_each(|name| drop(found(name)));
+    wait_until("its thread is gone", || !resolver.shared.state.lock().helping);
     assert_eq!(server.asked(), 3, "the hosts file's names were not asked for");
     // With a thread to spare the system is asked, whatever the hosts file says.
     assert_eq!(found(&resolve(&resolver, "known1")).len(), 2);
@@ -290,7 +297,7 @@ fn a_name_that_the_hosts_file_knows_does_not_wait_for_a_thread() {
 
 #[test]
 fn a_thread_serves_many_names_then_ends() {
-    let limits = Limits { threads: 64, idle: 10 * SHORT };
+    let limits = Limits { threads: 64, idle: 10 * SHORT, ..Limits::default() };
     let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
     assert_eq!(resolver.shared.state.lock().threads, 0);
     for name in 0..20 {
@@ -304,7 +311,7 @@ fn a_thread_serves_many_names_then_ends() {
 
 #[test]
 fn a_panic_harms_nobody_else() {
-    let limits = Limits { threads: 1, idle: IDLE };
+    let limits = Limits { threads: 1, idle: IDLE, ..Limits::default() };
     let resolver = Resolver::with_limits(limits, Server::default().lookup(), |_| None);
     let error = resolve(&resolver, "panic").recv_timeout(LONG).unwrap().unwrap_err();
     assert_eq!((error.os_errno, &*error.text), (libc::EIO, "the look-up panicked"));
@@ -312,7 +319,7 @@ fn a_panic_harms_nobody_else() {
     let server = Server::default();
     let resolver = Resolver::with_lookup(server.lookup());
     let panicking: Done = Box::new(|_| panic!("a `done` that panics, on purpose"));
-    resolver.resolve("slow", 5555, panicking).unwrap();
+    resolver.resolve("slow", 5555, later(), panicking).unwrap();
     let joined = resolve(&resolver, "slow");
     server.open();
     found(&joined);
@@ -326,8 +333,8 @@ fn done_may_ask_again() {
     let resolver = Arc::new(Resolver::with_lookup(Server::default().lookup()));
     let (sender, receiver) = channel();
     let (again, done) = (Arc::clone(&resolver), send_to(&sender));
-    let ask_again: Done = Box::new(move |_| again.resolve("host", 1, done).unwrap());
-    resolver.resolve("host", 5555, ask_again).unwrap();
+    let ask_again: Done = Box::new(move |_| again.resolve("host", 1, later(), done).unwrap());
+    resolver.resolve("host", 5555, later(), ask_again).unwrap();
     assert_eq!(found(&receiver)[0].port(), 1);
 }
 
@@ -339,14 +346,14 @@ fn runs_on_a_named_thread() {
         let name = std::thread::current().name().map(str::to_owned);
         sender.send(name).unwrap();
     });
-    resolver.resolve("host", 5555, name).unwrap();
+    resolver.resolve("host", 5555, later(), name).unwrap();
     assert_eq!(receiver.recv_timeout(LONG).unwrap().as_deref(), Some("kvconn-resolve"));
 }
 
 #[test]
 fn dropping_it_waits_for_nothing_and_loses_nothing() {
     let server = Server::default();
-    let limits = Limits { threads: 1, idle: LONG };
+    let limits = Limits { threads: 1, idle: LONG, ..Limits::default() };
     let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
     let shared = Arc::downgrade(&resolver.shared);
     let names = ["slow1", "slow2"].map(|name| resolve(&resolver, name));
@@ -363,4 +370,75 @@ fn dropping_it_waits_for_nothing_and_loses_nothing() {
     let start = Instant::now();
     wait_until("its idle thread is gone", || shared.upgrade().is_none());
     assert!(start.elapsed() < IDLE / 2);
+}
+
+/// Field report R42.
+#[test]
+fn a_name_that_answers_does_not_wait_behind_names_that_hang() {
+    let server = Server::default();
+    let limits = Limits { threads: 4, hangs: SHORT, ..Limits::default() };
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
+    let hanging: Vec<_> = (0..4).map(|n| resolve(&resolver, &format!("slow{n}"))).collect();
+    wait_until("every thread is busy", || server.asked() == 4);
+    for round in 0..3 {
+        found(&resolve(&resolver, &format!("fast{round}")));
+    }
+    assert!(hanging.iter().all(|name| name.try_recv().is_err()));
+    let threads = resolver.shared.state.lock().threads;
+    assert!(threads <= 6, "{threads} threads for one name at a time");
+    server.open();
+    hanging.iter().for_each(|name| drop(found(name)));
+}
+
+#[test]
+fn threads_that_hang_are_bounded_too() {
+    let server = Server::default();
+    let limits = Limits { threads: 2, with_hanging: 5, hangs: Duration::from_millis(2), ..Limits::default() };
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
+    let hanging: Vec<_> = (0..9).map(|n| resolve(&resolver, &format!("slow{n}"))).collect();
+    wait_until("as many as there may be hang", || server.asked() == 5);
+    std::thread::sleep(SHORT);
+    assert_eq!((server.asked(), resolver.shared.state.lock().threads), (5, 5));
+    server.open();
+    hanging.iter().for_each(|name| drop(found(name)));
+    wait_until("the helper has gone", || !resolver.shared.state.lock().helping);
+}
+
+#[test]
+fn a_name_that_nobody_waits_for_any_more_is_not_looked_up() {
+    let server = Server::default();
+    let limits = Limits { threads: 1, with_hanging: 1, hangs: SHORT, ..Limits::default() };
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
+    let slow = resolve(&resolver, "slow");
+    wait_until("its look-up runs", || server.asked() == 1);
+    let (sender, receiver) = channel();
+    resolver.resolve("late", 1, Instant::now() + SHORT, send_to(&sender)).unwrap();
+    // Somebody else waits longer for this one.
+    let kept = {
+        resolver.resolve("kept", 1, Instant::now(), send_to(&sender)).unwrap();
+        resolve(&resolver, "kept")
+    };
+    let error = receiver.recv_timeout(LONG).unwrap().unwrap_err();
+    assert_eq!(error.os_errno, libc::ETIMEDOUT, "{error:?}");
+    assert_eq!(resolver.waits_behind("late"), None);
+    server.open();
+    found(&slow);
+    found(&kept);
+    assert!(receiver.recv_timeout(LONG).unwrap().is_ok(), "the answer came anyway");
+    assert!(!server.asked.lock().contains(&"late".to_owned()));
+}
+
+#[test]
+fn a_name_that_answered_quickly_passes_names_that_hung() {
+    let server = Server::default();
+    let limits = Limits { threads: 1, with_hanging: 1, hangs: SHORT, ..Limits::default() };
+    let resolver = Resolver::with_limits(limits, server.lookup(), |_| None);
+    found(&resolve(&resolver, "fast"));
+    let slow = resolve(&resolver, "slow");
+    wait_until("its look-up runs", || server.asked() == 2);
+    let waiting = ["new1", "new2", "fast"].map(|name| resolve(&resolver, name));
+    server.open();
+    waiting.iter().for_each(|name| drop(found(name)));
+    found(&slow);
+    assert_eq!(*server.asked.lock(), ["fast", "slow", "fast", "new1", "new2"]);
 }
