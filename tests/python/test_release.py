@@ -53,7 +53,7 @@ def library(dist):
 def test_it_needs_glibc_and_the_unwinder_and_nothing_else(dist):
     dynamic = output("readelf", "-dW", library(dist))
     needed = set(re.findall(r"\(NEEDED\).*\[(.*)\]", dynamic))
-    # pthread_exit of glibc unwinds with libgcc_s: another unwinder in the library would crash on the way.
+    # pthread_exit of glibc unwinds with libgcc_s: with another unwinder in the library that would crash.
     assert {"libc.so.6", "libgcc_s.so.1"} <= needed <= GLIBC | {"libgcc_s.so.1"}, needed
     assert re.findall(r"\(SONAME\).*\[(.*)\]", dynamic) == ["libkvconn.so.0"]
     assert "NODELETE" in dynamic and "TEXTREL" not in dynamic and "RUNPATH" not in dynamic and "RPATH" not in dynamic
