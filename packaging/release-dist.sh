@@ -33,7 +33,7 @@ if [ -x packaging/archive.sh ]; then
     runtime=
     for name in libc++ libc++abi libc++; do # each needs the other
         mapfile -t archives < <(find "$build/cache/o" -name "$name.a")
-        [ "${#archives[@]}" = 1 ] || { echo "kvconn: zig has made ${#archives[@]} $name.a, not one" >&2; exit 1; }
+        [ "${#archives[@]}" = 1 ] || { echo "kvconn: zig has made ${#archives[@]} $name.a, not one: remove $build" >&2; exit 1; }
         runtime+=" ${archives[0]}"
     done
     LD=${prefix}ld OBJCOPY=${prefix}objcopy AR=${prefix}ar NM=${prefix}nm STRIP=${prefix}strip KVCONN_ARCHIVE_EXTRA=$runtime \
