@@ -118,6 +118,7 @@ impl Connection {
         (watcher, reservation): (Arc<dyn SocketWatcher>, Reservation),
     ) -> Arc<Connection> {
         let id = ConnId::fresh();
+        events.expect_ending(id);
         let inner = ConnectionInner::new(id, endpoint.clone(), &values, attempt, events, (watcher, reservation));
         Arc::new(Connection {
             id,

@@ -1,9 +1,8 @@
 //! The thread `kvconn-watcher`: it dials, reads all monitors, keeps timers, and closes the sockets of ended
 //! connections.
 //!
-//! It owns every monitor and reads it to the end each time it becomes readable: a monitor that is not read stops
-//! libzmq's I/O thread, and with it every connection of the process. The watcher runs none of the caller's code. It
-//! waits only in its epoll, and holds the locks that it takes only for moments.
+//! It owns every monitor. libzmq's threads report events to one inbox, which wakes it. The watcher runs none of the
+//! caller's code. It waits only in its epoll, and holds the locks that it takes only for moments.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -22,7 +21,7 @@ use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_conne
 use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::{AttemptId, ConnId};
-use crate::libzmq::Context;
+use crate::libzmq::{Context, Inbox};
 use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
@@ -37,9 +36,6 @@ use crate::sys::wake::EventFd;
 /// report of a loss.
 const COMMANDS_AT_ONCE: usize = 64;
 
-/// How often a dial attempt is looked at whose monitor cannot be watched.
-const UNWATCHED: Duration = Duration::from_millis(10);
-
 /// What the watcher works with.
 type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
 
@@ -51,6 +47,7 @@ pub(crate) struct Watcher {
     /// Leaf lock.
     commands: Arc<Mutex<VecDeque<Command>>>,
     wake: Arc<EventFd>,
+    inbox: Arc<Inbox>,
 }
 
 /// The result of a look-up: addresses as libzmq takes them, or errno and text.
@@ -72,7 +69,6 @@ enum Command {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Dial(AttemptId),
-    Watch(AttemptId),
     HangUp(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
@@ -92,6 +88,7 @@ impl Watcher {
         let epoll = Epoll::new().map_err(|e| failed("an epoll descriptor", e))?;
         epoll.add(wake.as_raw_fd(), WAKE).map_err(|e| failed("its eventfd watched", e))?;
         let commands = Arc::new(Mutex::new(VecDeque::new()));
+        let inbox = Arc::new(Inbox::new(wake.clone()));
         let mut watch = Watch {
             context,
             descriptors,
@@ -99,16 +96,22 @@ impl Watcher {
             resolver,
             epoll,
             wake: wake.clone(),
+            inbox: inbox.clone(),
             commands: commands.clone(),
             attempts: HashMap::new(),
             timers: BinaryHeap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
-        Ok(Watcher { commands, wake })
+        Ok(Watcher { commands, wake, inbox })
     }
 
     fn queue(&self, command: Command) {
         queue(&self.commands, &self.wake, command);
+    }
+
+    /// Where libzmq reports the events of dial attempts.
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
     }
 
     /// Watches the first dial attempt of a new connection, and dials.
@@ -162,27 +165,28 @@ struct Watch {
     resolver: Arc<Resolver>,
     epoll: Epoll,
     wake: Arc<EventFd>,
+    inbox: Arc<Inbox>,
     commands: Arc<Mutex<VecDeque<Command>>>,
     attempts: HashMap<AttemptId, DialAttempt>,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
-/// The epoll token of the eventfd. The ids of dial attempts begin at 1.
+/// The epoll token of the eventfd. The others are ids of dial attempts, which begin at 1: their TCP descriptors.
 const WAKE: u64 = 0;
-/// Set in the token of a dial attempt's TCP descriptor, to distinguish it from that of its monitor.
-const TCP: u64 = 1 << 63;
 
 impl Watch {
     fn run(&mut self) {
-        let mut ready = Vec::new();
+        let (mut ready, mut reported) = (Vec::new(), Vec::new());
         loop {
             self.epoll.wait(self.next_timer(), &mut ready);
-            for token in &ready {
-                match *token {
-                    WAKE => {}
-                    attempt if attempt & TCP != 0 => self.hang_up(AttemptId(attempt & !TCP)),
-                    attempt => self.handle_events(AttemptId(attempt)),
-                }
+            // Cleared first: what comes from here on wakes again.
+            self.wake.clear();
+            self.inbox.take(&mut reported);
+            for attempt in reported.drain(..) {
+                self.handle_events(AttemptId(attempt));
+            }
+            for attempt in ready.iter().filter(|token| **token != WAKE) {
+                self.hang_up(AttemptId(*attempt));
             }
             self.process_commands();
             self.process_timers();
@@ -194,7 +198,6 @@ impl Watch {
     }
 
     fn process_commands(&mut self) {
-        self.wake.clear();
         for _ in 0..COMMANDS_AT_ONCE {
             let Some(command) = self.commands.lock().pop_front() else { return };
             match command {
@@ -225,21 +228,11 @@ impl Watch {
                     self.handle_events(attempt);
                     self.dial_due(attempt, now);
                 }
-                Timer::Watch(attempt) => self.watch_again(attempt, now),
                 Timer::HangUp(attempt) => self.end_without_errno(attempt),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
-    }
-
-    /// Looks at a dial attempt that cannot be watched, until it can.
-    fn watch_again(&mut self, id: AttemptId, now: Instant) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
-        if self.epoll.add(attempt.monitor.fd(), id.0).is_err() {
-            self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
-        }
-        self.handle_events(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
@@ -263,11 +256,6 @@ impl Watch {
     }
 
     fn insert(&mut self, attempt: AttemptId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
-        if let Err(e) = self.epoll.add(monitor.fd(), attempt.0) {
-            // The user's watches are used up (fs.epoll.max_user_watches), or memory is short.
-            log::log(Level::Error, || format!("dial attempt {attempt} cannot be watched: {e}"));
-            self.timers.push(Reverse((Instant::now() + UNWATCHED, Timer::Watch(attempt))));
-        }
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
 
@@ -404,7 +392,7 @@ impl Watch {
         // Reports the end of a peer that libzmq has stopped reading. (Such a peer sends on a socket on which it may
         // only receive.) If such a peer leaves, no monitor reports it.
         if let Some(tcp) = &tcp
-            && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
+            && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0)
         {
             log::log(Level::Error, || format!("dial attempt {id}: its descriptor cannot be watched: {e}"));
         }
@@ -441,7 +429,7 @@ impl Watch {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if event == MonitorEvent::Reaped {
             if let Some(attempt) = self.attempts.remove(&id) {
-                // Closing the monitor's reader removes its descriptor from the epoll.
+                // Gives the descriptors back, before anybody who waits for that is woken.
                 drop(attempt.monitor);
                 if let Some(conn) = attempt.conn {
                     conn.attempt_closed();
@@ -502,7 +490,7 @@ impl Watch {
 
     /// Goes on to the next address, with a new socket: a libzmq socket is dialled only once.
     fn dial_on_new_socket(&mut self, conn: &Arc<Connection>, dial: Dial) {
-        let made = open_attempt(&self.context, &self.descriptors, conn.values());
+        let made = open_attempt((&self.context, &self.inbox), &self.descriptors, conn.values());
         let (id, push, monitor) = match made {
             Ok(attempt) => attempt,
             Err(e) => {
@@ -525,7 +513,7 @@ impl Watch {
             attempt.closing = true;
             attempt.dial = None;
         }
-        // Close the socket first. Its monitor is dropped when libzmq reports that the socket is closed.
+        // Its monitor is dropped when libzmq reports that the socket is closed.
         drop(push);
     }
 }
