@@ -64,10 +64,7 @@ test-python: lib venv matplotlib $(EXAMPLES) ## the library through ctypes, agai
 	$(VENV)/bin/python -m pytest tests/python
 
 ##@ Longer
-.PHONY: bench loom soak
-bench: tools ## small messages: kvconn with and without the ledger, beside plain libzmq
-	$(CARGO) bench --bench small_messages
-
+.PHONY: loom soak
 LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
 loom: tools ## the gate's model, every interleaving (in its own target directory)
 	$(LOOM) --no-run

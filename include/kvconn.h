@@ -762,8 +762,8 @@ kvconn_status_t kvconn_flush(kvconn_conn_t conn, uint64_t sequence, int64_t time
  * or not READY does not delay the others. Each item behaves like a kvconn_send: accepted whole or not at all, with its
  * own sequence or status. Items on one connection are accepted in the order of the array. If an item fails because its
  * connection is full, not READY or ended, the later items on that connection get the same status and are not tried, so
- * nothing overtakes it. An item that is KVCONN_INVALID or has no memory does not affect other items. Frames with the
- * same data and size are copied once.
+ * nothing overtakes it. An item that is KVCONN_INVALID or has no memory does not affect other items. Frames above
+ * 1 KiB with the same data and size are copied once.
  *
  *     kvconn_batch_item_t items[RANKS] = {0};
  *     for (int i = 0; i < RANKS; i++) {

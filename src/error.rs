@@ -231,10 +231,15 @@ impl Error {
     pub fn partial<T>(what: &str, results: &[Result<T>]) -> Result<()> {
         let mut failed = results.iter().enumerate().filter_map(|(place, result)| Some((place, result.as_ref().err()?)));
         let Some((place, first)) = failed.next() else { return Ok(()) };
-        let (count, all) = (1 + failed.count(), results.len());
+        let count = 1 + failed.count();
+        Err(Error::partial_of(what, count, results.len(), place, first.clone()))
+    }
+
+    /// PARTIAL: so many of all failed, and this is the first of them and its error.
+    pub(crate) fn partial_of(what: &str, failed: usize, all: usize, place: usize, first: Error) -> Error {
         let text =
-            format!("{count} of {all} {what} failed; {what}[{place}]: {}: {}", first.status.name(), first.message);
-        Err(Error { status: Status::Partial, message: text, retry_after: None, ..first.clone() })
+            format!("{failed} of {all} {what} failed; {what}[{place}]: {}: {}", first.status.name(), first.message);
+        Error { status: Status::Partial, message: text, retry_after: None, ..first }
     }
 
     /// The same error, about this connection.

@@ -44,6 +44,12 @@ impl ByteBudget {
 }
 
 impl Reservation {
+    /// Whether so many bytes are reserved already.
+    #[inline(always)]
+    pub(crate) fn covers(&self, bytes: u64) -> bool {
+        bytes <= self.taken
+    }
+
     /// Grows to `bytes`. Returns false, and reserves nothing, if that is more than the budget has.
     pub(crate) fn reserve(&mut self, bytes: u64) -> bool {
         let missing = bytes.saturating_sub(self.taken);

@@ -4,8 +4,8 @@
 //! or not READY does not delay the others. Each item behaves like a kvconn_send: accepted whole or not at all, with its
 //! own sequence or status. Items on one connection are accepted in the order of the array. If an item fails because its
 //! connection is full, not READY or ended, the later items on that connection get the same status and are not tried, so
-//! nothing overtakes it. An item that is KVCONN_INVALID or has no memory does not affect other items. Frames with the
-//! same data and size are copied once.
+//! nothing overtakes it. An item that is KVCONN_INVALID or has no memory does not affect other items. Frames above
+//! 1 KiB with the same data and size are copied once.
 //!
 //! ```c
 //! kvconn_batch_item_t items[RANKS] = {0};
@@ -25,8 +25,8 @@ use super::guard::{ErrorOut, process, timeout};
 use super::message::{Frames, bytes, kvconn_frame_t};
 use super::pointers::{Array, OutItems, misaligned, null};
 use super::types::{kvconn_conn_t, kvconn_error_t, kvconn_status_t};
-use crate::connection::batch::{MAX_BATCH, verdict};
-use crate::connection::message::{Copies, MAX_FRAMES, Message};
+use crate::connection::batch::{BatchMessage, BatchVerdict, MAX_BATCH};
+use crate::connection::message::{Copies, MAX_FRAMES, Message, ShortMessage};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 
@@ -143,15 +143,15 @@ pub unsafe extern "C" fn kvconn_send_batch(
         let (timeout, process) = timeout("timeout_ms", timeout_ms)
             .and_then(|timeout| Ok((timeout, process()?)))
             .inspect_err(|error| items.set_all(error.status))?;
-        let messages = items.read().map(|(conn, frames)| (conn, move |copies: &mut Copies| frames.copy(copies)));
-        let results = process.send_batch(messages, timeout);
-        for (place, result) in results.iter().enumerate() {
+        let mut verdict = BatchVerdict::default();
+        process.send_items(items.read(), timeout, |place, result| {
+            verdict.note(place, &result);
             match result {
-                Ok(sequence) => items.set(place, Status::Ok, *sequence),
+                Ok(sequence) => items.set(place, Status::Ok, sequence),
                 Err(error) => items.set(place, error.status, 0),
             }
-        }
-        verdict(&results)
+        });
+        verdict.result()
     })
 }
 
@@ -209,14 +209,31 @@ impl<'a> PackedItems<'a> {
     }
 }
 
-/// Copies the frames of one of several messages.
-fn copy_packed(sizes: &[u32], mut data: &[u8], copies: &mut Copies) -> Result<Message> {
-    let frames = sizes.iter().map(|size| {
-        let frame;
-        (frame, data) = data.split_at(*size as usize);
-        frame
-    });
-    Message::copied(frames, Some(copies))
+/// The frames of one of several messages.
+struct PackedFrames<'a> {
+    sizes: &'a [u32],
+    data: &'a [u8],
+}
+
+impl<'a> PackedFrames<'a> {
+    fn each(&self) -> impl ExactSizeIterator<Item = &'a [u8]> {
+        let mut data = self.data;
+        self.sizes.iter().map(move |size| {
+            let frame;
+            (frame, data) = data.split_at(*size as usize);
+            frame
+        })
+    }
+}
+
+impl BatchMessage for PackedFrames<'_> {
+    fn copy_short(&self, message: &mut ShortMessage) -> bool {
+        !self.sizes.is_empty() && self.each().all(|frame| frame.len() <= Copies::ALWAYS_COPIED && message.push(frame))
+    }
+
+    fn copy(self, copies: &mut Copies) -> Result<Message> {
+        Message::copied(self.each(), Some(copies))
+    }
 }
 
 /// Like kvconn_send_batch, with flat arrays instead of structs, and all frames of all messages one after the other in
@@ -270,14 +287,13 @@ pub unsafe extern "C" fn kvconn_send_batch_packed(
             Ok((items.checked()?, timeout("timeout_ms", timeout_ms)?, process()?))
         });
         let (items, timeout, process) = prepared.inspect_err(|error| statuses.fill(error.status as kvconn_status_t))?;
-        let messages = items
-            .into_iter()
-            .map(|(conn, sizes, data)| (conn, move |copies: &mut Copies| copy_packed(sizes, data, copies)));
-        let results = process.send_batch(messages, timeout);
-        for (place, result) in results.iter().enumerate() {
+        let messages = items.into_iter().map(|(conn, sizes, data)| (conn, PackedFrames { sizes, data }));
+        let mut verdict = BatchVerdict::default();
+        process.send_items(messages, timeout, |place, result| {
+            verdict.note(place, &result);
             sequences.set(place, *result.as_ref().unwrap_or(&0));
-            statuses.set(place, result.as_ref().map_or_else(|error| error.status, |_| Status::Ok) as kvconn_status_t);
-        }
-        verdict(&results)
+            statuses.set(place, result.map_or_else(|error| error.status, |_| Status::Ok) as kvconn_status_t);
+        });
+        verdict.result()
     })
 }

@@ -18,6 +18,7 @@ use crate::process::Process;
 use crate::timeout::Timeout;
 
 /// The process's state, checked for fork and shutdown.
+#[inline(always)]
 pub(super) fn process() -> Result<&'static Process> {
     Process::current()
 }
@@ -55,16 +56,29 @@ impl ErrorOut {
 
     /// Runs the body of an exported function: its error is filled in, a panic becomes KVCONN_INTERNAL.
     pub(super) fn guard(self, body: impl FnOnce() -> Result<()>) -> kvconn_status_t {
-        match catch(body) {
+        self.guard_quick(|| uncancellable(body))
+    }
+
+    /// The same for a body that itself holds off the cancellation of its thread, with [`uncancellable`], around all that
+    /// a cancellation could interrupt: the C library's functions that are cancellation points.
+    #[inline(always)]
+    pub(super) fn guard_quick(self, body: impl FnOnce() -> Result<()>) -> kvconn_status_t {
+        // The body's result, which is large, is turned into a status before it would have to be moved.
+        let caught = caught(|| match body() {
             Ok(()) => {
                 self.clear();
                 Status::Ok as kvconn_status_t
             }
-            Err(error) => {
-                self.fill(&error);
-                error.status as kvconn_status_t
-            }
-        }
+            Err(error) => self.fail(error),
+        });
+        caught.unwrap_or_else(|payload| self.fail(panicked(payload)))
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn fail(&self, error: Error) -> kvconn_status_t {
+        self.fill(&error);
+        error.status as kvconn_status_t
     }
 
     /// Its struct_size, if it can be written.
@@ -130,17 +144,33 @@ thread_local! {
 
 /// Runs `body`; a panic becomes an error, and prints nothing.
 pub(super) fn catch<T>(body: impl FnOnce() -> Result<T>) -> Result<T> {
+    caught(|| uncancellable(body)).unwrap_or_else(|payload| Err(panicked(payload)))
+}
+
+/// Runs `body`; a panic becomes its payload, and prints nothing.
+#[inline(always)]
+fn caught<T>(body: impl FnOnce() -> T) -> std::thread::Result<T> {
     quieten_panics();
-    let _cancellable_at_return = NoCancellation::new();
     let outer = INSIDE.replace(true);
     let result = panic::catch_unwind(AssertUnwindSafe(body));
     INSIDE.set(outer);
-    result.unwrap_or_else(|payload| {
-        // Thread-locals may be gone when a thread's last destructors call.
-        let noted = PANIC.try_with(|p| p.try_borrow_mut().ok().and_then(|mut p| p.take())).ok().flatten();
-        let text = noted.unwrap_or_else(|| said(payload.as_ref()));
-        Err(Error::new(Status::Internal, format!("kvconn panicked: {text}")))
-    })
+    result
+}
+
+/// The error of a panic.
+#[cold]
+#[inline(never)]
+fn panicked(payload: Box<dyn Any + Send>) -> Error {
+    // Thread-locals may be gone when a thread's last destructors call.
+    let noted = PANIC.try_with(|p| p.try_borrow_mut().ok().and_then(|mut p| p.take())).ok().flatten();
+    let text = noted.unwrap_or_else(|| said(payload.as_ref()));
+    Error::new(Status::Internal, format!("kvconn panicked: {text}"))
+}
+
+/// Runs `body` with the cancellation of the calling thread held off.
+pub(super) fn uncancellable<T>(body: impl FnOnce() -> T) -> T {
+    let _cancellable_at_return = NoCancellation::new();
+    body()
 }
 
 /// Holds off the cancellation of the calling thread while it lives. `pthread_cancel` unwinds the thread's stack wherever it
@@ -174,11 +204,20 @@ impl Drop for NoCancellation {
 }
 
 /// Keeps panics that [`catch`] catches off stderr, and notes their location. Other panics go to the previous hook.
+#[inline(always)]
 fn quieten_panics() {
     static DONE: AtomicBool = AtomicBool::new(false);
+    if !DONE.load(Ordering::Relaxed) {
+        quieten(&DONE);
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn quieten(done: &AtomicBool) {
     // A thread that panics cannot change the hook; a Drop in a Rust host may call us then. A flag, because a fork could
     // leave a Once locked for ever.
-    if DONE.load(Ordering::Relaxed) || std::thread::panicking() || DONE.swap(true, Ordering::Relaxed) {
+    if std::thread::panicking() || done.swap(true, Ordering::Relaxed) {
         return;
     }
     let previous = panic::take_hook();

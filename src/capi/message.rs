@@ -24,13 +24,18 @@
 use std::ffi::{c_char, c_void};
 use std::{ptr, slice};
 
-use super::guard::{ErrorOut, process, timeout};
+use super::KVCONN_DEFAULT_TIMEOUT;
+use super::guard::{ErrorOut, process, timeout, uncancellable};
 use super::pointers::{Array, Out};
+use super::recent;
 use super::strings::Text;
 use super::types::{KVCONN_UNKNOWN, kvconn_conn_t, kvconn_error_t, kvconn_manager_t, kvconn_status_t};
-use crate::connection::message::{Copies, MAX_FRAMES, Message};
+use crate::connection::batch::BatchMessage;
+use crate::connection::message::{Copies, MAX_FRAMES, Message, ShortMessage};
+use crate::connection::send_short;
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId};
+use crate::process::Process;
 
 /// The largest number of frames in one message.
 pub const KVCONN_MAX_FRAMES: usize = 65536;
@@ -44,6 +49,25 @@ pub struct kvconn_frame_t {
     pub data: *const c_void,
     /// Its size in bytes.
     pub size: usize,
+}
+
+impl kvconn_frame_t {
+    /// Adds a copy to the message. Returns false if it is not as usual: without data, or larger than `most`, which is at
+    /// most what an array can have.
+    ///
+    /// # Safety
+    /// Its data is NULL or may be read for its size.
+    #[inline(always)]
+    unsafe fn copy_usual(&self, message: &mut ShortMessage, most: usize) -> bool {
+        if self.size == 0 {
+            return message.push(&[]);
+        }
+        if self.data.is_null() || self.size > most {
+            return false;
+        }
+        // SAFETY: not NULL, no larger than memory can be, and readable by contract.
+        message.push(unsafe { slice::from_raw_parts(self.data.cast(), self.size) })
+    }
 }
 
 /// A block of the caller's bytes.
@@ -86,6 +110,36 @@ impl<'a> Frames<'a> {
         Frames::Packed(buffer, unsafe { Array::new("sizes", sizes, count) })
     }
 
+    /// Copies the frames in one pass. Returns false if they are not as usual: wrong, too many, or larger than `most`.
+    /// Then [`check`](Frames::check) says whether they can be a message.
+    #[inline(always)]
+    fn copy_few(&self, message: &mut ShortMessage, most: usize) -> bool {
+        match self {
+            Frames::Separate(frames) => {
+                let Some(frames) = frames.few(ShortMessage::MOST) else { return false };
+                for frame in frames {
+                    // SAFETY: the data satisfies the contract of `separate`.
+                    if !unsafe { frame.copy_usual(message, most) } {
+                        return false;
+                    }
+                }
+            }
+            Frames::Packed(buffer, sizes) => {
+                let Some(sizes) = sizes.few(ShortMessage::MOST) else { return false };
+                let mut data = buffer.cast::<u8>();
+                for size in sizes {
+                    let frame = kvconn_frame_t { data: data.cast(), size: *size as usize };
+                    data = data.wrapping_add(frame.size);
+                    // SAFETY: the buffer satisfies the contract of `packed`.
+                    if !unsafe { frame.copy_usual(message, most) } {
+                        return false;
+                    }
+                }
+            }
+        }
+        true
+    }
+
     /// Rejects what cannot be a message. The result makes the copy when the core asks for it.
     fn check(self) -> Result<impl FnMut() -> Result<Message> + 'a> {
         let checked = match self {
@@ -99,11 +153,6 @@ impl<'a> Frames<'a> {
             }
         };
         Ok(move || checked.copy(None))
-    }
-
-    /// Checks and copies separate frames of one of several messages.
-    pub(super) fn copy(self, copies: &mut Copies) -> Result<Message> {
-        Checked::Separate(self.checked()?).copy(Some(copies))
     }
 
     /// The frames, each with valid data. Empty for packed frames.
@@ -123,6 +172,17 @@ impl<'a> Frames<'a> {
             )));
         }
         Ok(frames)
+    }
+}
+
+impl BatchMessage for Frames<'_> {
+    #[inline(always)]
+    fn copy_short(&self, message: &mut ShortMessage) -> bool {
+        self.copy_few(message, Copies::ALWAYS_COPIED)
+    }
+
+    fn copy(self, copies: &mut Copies) -> Result<Message> {
+        Checked::Separate(self.checked()?).copy(Some(copies))
     }
 }
 
@@ -184,7 +244,7 @@ pub unsafe extern "C" fn kvconn_send(
     // SAFETY: pointers as the header's chapters and parameters say.
     let (frames, sequence, error) =
         unsafe { (Frames::separate(frames, frame_count), Out::new("sequence", sequence), ErrorOut::new(error)) };
-    error.guard(|| send(conn, frames, timeout_ms, &sequence))
+    error.guard_quick(|| send(conn, frames, timeout_ms, &sequence))
 }
 
 /// Like kvconn_send, with all frames one after the other in one buffer. This is easier and faster to call from other
@@ -210,14 +270,51 @@ pub unsafe extern "C" fn kvconn_send_packed(
     // SAFETY: pointers as the header's chapters and parameters say.
     let (frames, sequence, error) =
         unsafe { (Frames::packed(buffer, sizes, frame_count), Out::new("sequence", sequence), ErrorOut::new(error)) };
-    error.guard(|| send(conn, frames, timeout_ms, &sequence))
+    error.guard_quick(|| send(conn, frames, timeout_ms, &sequence))
 }
 
+/// The most bytes of a frame on the shortest way: the frames together are no more than memory can have.
+const MOST_BYTES: usize = isize::MAX as usize / ShortMessage::MOST;
+
+/// The shortest way calls no cancellation point, so it need not hold off the cancellation of the thread, which would
+/// take a fifth of its time.
+#[inline(always)]
 fn send(conn: kvconn_conn_t, frames: Frames, timeout_ms: i64, sequence: &Out<u64>) -> Result<()> {
-    sequence.optional()?;
-    let (mut message, timeout) = (frames.check()?, timeout("timeout_ms", timeout_ms)?);
-    sequence.set(process()?.connection(ConnId(conn))?.send(&mut message, timeout)?);
-    Ok(())
+    let conn = ConnId(conn);
+    if sequence.is_aligned()
+        && timeout_ms >= i64::from(KVCONN_DEFAULT_TIMEOUT)
+        && let Some(gate) = Process::begun().and_then(|process| process.gate(conn))
+    {
+        let mut message = ShortMessage::new();
+        if frames.copy_few(&mut message, MOST_BYTES) {
+            let number = match send_short(gate, conn, &mut message) {
+                Some(number) => number,
+                None => send_long_way(conn, &mut message, timeout_ms)?,
+            };
+            sequence.set(number);
+            return Ok(());
+        }
+    }
+    send_any(conn, frames, timeout_ms, sequence)
+}
+
+/// Sends a message that did not pass the shortest way.
+#[cold]
+#[inline(never)]
+fn send_long_way(conn: ConnId, message: &mut ShortMessage, timeout_ms: i64) -> Result<u64> {
+    uncancellable(|| process()?.connection(conn)?.send_long_way(message, timeout("timeout_ms", timeout_ms)?))
+}
+
+/// Sends a message that is long, or of which an argument is wrong, or whose connection has ended.
+#[cold]
+#[inline(never)]
+fn send_any(conn: ConnId, frames: Frames, timeout_ms: i64, sequence: &Out<u64>) -> Result<()> {
+    uncancellable(|| {
+        sequence.optional()?;
+        let (mut message, timeout) = (frames.check()?, timeout("timeout_ms", timeout_ms)?);
+        sequence.set(process()?.connection(conn)?.send(&mut message, timeout)?);
+        Ok(())
+    })
 }
 
 /// Sends one whole message to an endpoint, whichever life of the peer is there. Dials if there is no connection and no
@@ -258,7 +355,7 @@ pub unsafe extern "C" fn kvconn_send_to(
             ErrorOut::new(error),
         )
     };
-    error.guard(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
+    error.guard_quick(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
 }
 
 /// Like kvconn_send_to, with all frames one after the other in one buffer. Returns the statuses that all sends share,
@@ -295,7 +392,7 @@ pub unsafe extern "C" fn kvconn_send_packed_to(
             ErrorOut::new(error),
         )
     };
-    error.guard(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
+    error.guard_quick(|| send_to(m, endpoint, frames, timeout_ms, &conn, &sequence))
 }
 
 /// Waits until messages of this connection are acknowledged. "What arrived" says what an acknowledgement is worth.
@@ -337,6 +434,7 @@ pub unsafe extern "C" fn kvconn_flush(
     })
 }
 
+#[inline(always)]
 fn send_to(
     m: kvconn_manager_t,
     endpoint: Text,
@@ -345,12 +443,45 @@ fn send_to(
     conn: &Out<kvconn_conn_t>,
     sequence: &Out<u64>,
 ) -> Result<()> {
-    conn.optional()?;
-    sequence.optional()?;
-    let (endpoint, mut message) = (endpoint.required()?, frames.check()?);
-    let timeout = timeout("timeout_ms", timeout_ms)?;
-    let (id, number) = process()?.manager(ManagerId(m))?.send_to(endpoint, &mut message, timeout)?;
-    conn.set(id.0);
-    sequence.set(number);
-    Ok(())
+    if conn.is_aligned()
+        && sequence.is_aligned()
+        && timeout_ms >= i64::from(KVCONN_DEFAULT_TIMEOUT)
+        && let Some(process) = Process::begun()
+        && let Some(id) = endpoint.bytes().and_then(|text| recent::find(ManagerId(m), text))
+        && let Some(gate) = process.gate(id)
+    {
+        let mut message = ShortMessage::new();
+        if frames.copy_few(&mut message, Copies::ALWAYS_COPIED)
+            && let Some(number) = send_short(gate, id, &mut message)
+        {
+            conn.set(id.0);
+            sequence.set(number);
+            return Ok(());
+        }
+    }
+    send_to_any(m, endpoint, frames, timeout_ms, conn, sequence)
+}
+
+/// Sends a message that did not pass the shortest way.
+#[cold]
+#[inline(never)]
+fn send_to_any(
+    m: kvconn_manager_t,
+    endpoint: Text,
+    frames: Frames,
+    timeout_ms: i64,
+    conn: &Out<kvconn_conn_t>,
+    sequence: &Out<u64>,
+) -> Result<()> {
+    uncancellable(|| {
+        conn.optional()?;
+        sequence.optional()?;
+        let (endpoint, mut message) = (endpoint.required()?, frames.check()?);
+        let timeout = timeout("timeout_ms", timeout_ms)?;
+        let (id, number) = process()?.manager(ManagerId(m))?.send_to(endpoint, &mut message, timeout)?;
+        conn.set(id.0);
+        sequence.set(number);
+        recent::remember(ManagerId(m), endpoint.as_bytes(), id);
+        Ok(())
+    })
 }

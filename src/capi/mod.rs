@@ -265,6 +265,7 @@
 
 mod guard;
 mod pointers;
+mod recent;
 mod strings;
 
 mod batch;

@@ -85,6 +85,12 @@ impl<T: Copy> Out<T> {
         if self.to.is_null() { Err(null(self.name)) } else { self.optional() }
     }
 
+    /// Whether it can be written, if it is wanted.
+    #[inline(always)]
+    pub(super) fn is_aligned(&self) -> bool {
+        self.to.is_aligned()
+    }
+
     /// Accepts NULL, which means "not wanted".
     pub(super) fn optional(&self) -> Result<()> {
         if self.to.is_aligned() { Ok(()) } else { Err(misaligned(self.name)) }
@@ -165,6 +171,14 @@ impl<'a, T> Array<'a, T> {
     /// `start` is NULL, not aligned, or may be read for `count` elements, all initialised, for the life `'a`.
     pub(super) unsafe fn new(name: &'static str, start: *const T, count: usize) -> Array<'a, T> {
         Array { name, start, count, life: PhantomData }
+    }
+
+    /// Its elements, if there are 1 to `most` of them and nothing is wrong with the array.
+    #[inline(always)]
+    pub(super) fn few(&self, most: usize) -> Option<&'a [T]> {
+        let usual = (1..=most).contains(&self.count) && !self.start.is_null() && self.start.is_aligned();
+        // SAFETY: not NULL, aligned, a few elements, and readable for `'a` by `new`'s contract.
+        usual.then(|| unsafe { slice::from_raw_parts(self.start, self.count) })
     }
 
     /// Its elements. NULL with count 0 is an empty array. `most` rejects a count that was never set.

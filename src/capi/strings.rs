@@ -25,7 +25,8 @@ impl<'a> Text<'a> {
     }
 
     /// Its bytes up to the NUL or one more than the longest; none for NULL.
-    fn bytes(&self) -> Option<&'a [u8]> {
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> Option<&'a [u8]> {
         if self.start.is_null() {
             return None;
         }

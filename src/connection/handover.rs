@@ -41,7 +41,7 @@ impl Handover {
             if self.ended.load(Ordering::Relaxed) {
                 return;
             }
-            let sent = self.socket.1.send_frames(message, begin..last.min(begin + STEP));
+            let sent = self.socket.1.send_frames(message.frames_mut(), begin..last.min(begin + STEP));
             if !matches!(sent, Sent::Accepted) {
                 self.is_broken = true;
                 return;

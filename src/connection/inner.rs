@@ -18,7 +18,7 @@ use super::state::{EndReason, State, Transition};
 use super::timeouts::PeerTimeouts;
 use crate::budget::bytes::Reservation;
 use crate::connection::acknowledgement::tcp_info;
-use crate::connection::message::Message;
+use crate::connection::message::{Message, ShortMessage};
 use crate::delivery::{Delivery, EndedBy};
 use crate::error::{Error, Status};
 use crate::events::{Event, EventKind, Events};
@@ -28,44 +28,45 @@ use crate::options::{Key, Values};
 use crate::sys::clock::Coarse;
 use crate::sys::wake::EventFd;
 
-/// What a connection's lock guards.
+/// What a connection's lock guards. What every message needs comes first, and is close together.
+#[repr(C)]
 pub(crate) struct ConnectionInner {
     conn: ConnId,
-    endpoint: Endpoint,
-    /// When its dial began.
-    dialled: Instant,
     pub(super) state: State,
-    pub(super) ready_at: Option<Instant>,
-    pub(super) end: Option<End>,
-    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message
-    /// is handed over.
-    socket: Option<(AttemptId, PushSocket)>,
+    /// The pipe died within a message: nothing may be handed to libzmq any more.
+    dead: bool,
     /// A sender has the socket, and hands over a long message without the lock.
     handing_over: bool,
-    /// Whether it has ended, for that sender.
-    ended: Arc<AtomicBool>,
-    account: Account,
-    /// The final counts, once it has ended.
-    delivery: Delivery,
     /// The queue was full when a message was last tried.
     full: bool,
     /// The last message tried did not fit into the budget. No descriptor becomes readable when it does.
     over_budget: bool,
+    /// The watcher checks its progress, because something is in flight.
+    progress_watched: bool,
+    /// STALLED was raised, and RECOVERED was not yet.
+    pub(super) stalled: bool,
+    /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
+    draining: Option<(Status, &'static str)>,
+    /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message
+    /// is handed over.
+    socket: Option<(AttemptId, PushSocket)>,
+    account: Account,
+    endpoint: Endpoint,
+    /// When its dial began.
+    dialled: Instant,
+    pub(super) ready_at: Option<Instant>,
+    pub(super) end: Option<End>,
+    /// Whether it has ended, for the sender of a long message.
+    ended: Arc<AtomicBool>,
+    /// The final counts, once it has ended.
+    delivery: Delivery,
     /// Zero-copy buffers in flight.
     in_flight: Arc<BuffersInFlight>,
     /// When a byte was last acknowledged or, where acknowledgements are unknown, freed by libzmq.
     progress: Coarse,
     /// The longest timeout of a send that ran out since then, and when it did.
     ran_out: Option<(Duration, Instant)>,
-    /// The pipe died within a message: nothing may be handed to libzmq any more.
-    dead: bool,
-    /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
-    draining: Option<(Status, &'static str)>,
-    /// STALLED was raised, and RECOVERED was not yet.
-    pub(super) stalled: bool,
     stall_time: Duration,
-    /// The watcher checks its progress, because something is in flight.
-    progress_watched: bool,
     timeouts: PeerTimeouts,
     /// Wakes the polling head. Made when a thread first polls.
     wake: Option<Arc<EventFd>>,
@@ -232,6 +233,12 @@ impl ConnectionInner {
         self.account.queued()
     }
 
+    /// Whether this is the connection with this id.
+    #[inline(always)]
+    pub(crate) fn is(&self, conn: ConnId) -> bool {
+        self.conn == conn
+    }
+
     /// What a zero-copy message needs.
     pub(super) fn tracking(&self) -> (Arc<BuffersInFlight>, Arc<AtomicU64>, Mechanism) {
         let (mechanism, freed) = self.account.tracking();
@@ -386,13 +393,30 @@ impl ConnectionInner {
         if self.account.accept(message) {
             self.refresh();
         }
+        self.note_accepted();
+        self.account.accepted()
+    }
+
+    #[inline(always)]
+    fn note_accepted(&mut self) {
         self.full = false;
         if !self.progress_watched {
-            // Nothing was in flight before: patience counts from here.
-            self.progress = Coarse::now();
-            self.watch_progress(self.check_interval());
+            self.begin_progress();
         }
-        self.account.accepted()
+    }
+
+    /// Nothing was in flight before: patience counts from here.
+    #[cold]
+    #[inline(never)]
+    fn begin_progress(&mut self) {
+        self.progress = Coarse::now();
+        self.watch_progress(self.check_interval());
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn trim_ledger(&mut self) {
+        self.refresh();
     }
 
     fn watch_progress(&mut self, within: Duration) {
@@ -471,10 +495,26 @@ impl ConnectionInner {
 
 impl Channel for ConnectionInner {
     type Item = Message;
+    type Short = ShortMessage;
     type Output = u64;
     type Refusal = Error;
     type WaitSource = SocketWaitSource;
     type Handover = Handover;
+
+    #[inline(always)]
+    fn attempt_short(&mut self, message: &mut ShortMessage) -> Option<u64> {
+        let open = self.state == State::Ready && !self.dead && !self.handing_over && self.draining.is_none();
+        let (_, push) = self.socket.as_ref().filter(|_| open)?;
+        let bytes = self.account.room_for_short(message.wire())?;
+        let Sent::Accepted = push.send(message.frames_mut()) else { return None };
+        message.taken();
+        self.over_budget = false;
+        if self.account.accept_short(bytes) {
+            self.trim_ledger();
+        }
+        self.note_accepted();
+        Some(self.account.accepted())
+    }
 
     fn attempt(&mut self, message: &mut Message) -> TriedMessage {
         if let Some(why) = self.refusal() {
@@ -492,7 +532,8 @@ impl Channel for ConnectionInner {
         }
         let Some((_, push)) = &self.socket else { return Tried::NotYet };
         let is_long = Handover::is_for(message);
-        let sent = if is_long { push.send_frames(message, 0..1) } else { push.send(message) };
+        let frames = message.frames_mut();
+        let sent = if is_long { push.send_frames(frames, 0..1) } else { push.send(frames) };
         match sent {
             Sent::Accepted if is_long => self.begin_handover(message),
             Sent::Accepted => Tried::Passed(self.accept(message)),

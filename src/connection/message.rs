@@ -3,6 +3,7 @@
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::io;
+use std::mem::MaybeUninit;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
@@ -23,7 +24,7 @@ pub struct Message {
     /// What it takes on the wire, with NULL and with CURVE.
     wire: Wire,
     // The list of one frame needs no allocation. A larger inline list would be moved with every message, which costs
-    // more than it saves.
+    // more than it saves. See `ShortMessage`.
     frames: SmallVec<[Frame; 1]>,
     /// Reports when libzmq has freed the message, where that is needed.
     tracker: Option<Arc<ReleaseTracker>>,
@@ -31,7 +32,7 @@ pub struct Message {
 
 /// Bytes on the wire, with NULL and with CURVE.
 #[derive(Clone, Copy, Default)]
-struct Wire {
+pub(super) struct Wire {
     null: u64,
     curve: u64,
 }
@@ -40,13 +41,19 @@ impl Wire {
     fn of(frames: impl Iterator<Item = usize>) -> Wire {
         let mut wire = Wire::default();
         for bytes in frames {
-            wire.null += Mechanism::Null.frame(bytes as u64);
-            wire.curve += Mechanism::Curve.frame(bytes as u64);
+            wire.add(bytes);
         }
         wire
     }
 
-    fn bytes(self, mechanism: Mechanism) -> u64 {
+    #[inline(always)]
+    fn add(&mut self, frame: usize) {
+        self.null += Mechanism::Null.frame(frame as u64);
+        self.curve += Mechanism::Curve.frame(frame as u64);
+    }
+
+    #[inline(always)]
+    pub(super) fn bytes(self, mechanism: Mechanism) -> u64 {
         match mechanism {
             Mechanism::Null => self.null,
             Mechanism::Curve => self.curve,
@@ -81,8 +88,7 @@ impl Message {
         let mut copied = SmallVec::with_capacity(frames.len());
         let mut wire = Wire::default();
         for bytes in frames {
-            wire.null += Mechanism::Null.frame(bytes.len() as u64);
-            wire.curve += Mechanism::Curve.frame(bytes.len() as u64);
+            wire.add(bytes.len());
             let copy = match &mut copies {
                 None => Frame::copy_of(bytes),
                 Some(copies) => copies.frame(bytes),
@@ -155,6 +161,84 @@ impl Message {
     }
 }
 
+/// A message of a few frames, copied in place and never moved: moving what was just written makes the processor wait
+/// until all of it is in its cache. It passes at once, or becomes a [`Message`].
+pub struct ShortMessage {
+    wire: Wire,
+    /// How many frames there are.
+    count: usize,
+    frames: [MaybeUninit<Frame>; ShortMessage::MOST],
+}
+
+impl ShortMessage {
+    /// The most frames.
+    pub(crate) const MOST: usize = 16;
+
+    /// A message without frames. More must follow.
+    #[inline(always)]
+    pub(crate) fn new() -> ShortMessage {
+        ShortMessage { wire: Wire::default(), count: 0, frames: [const { MaybeUninit::uninit() }; ShortMessage::MOST] }
+    }
+
+    /// Adds a copy of these bytes as its next frame. Returns false, and adds nothing, if there is no memory, or no room
+    /// for one more frame.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
+        let Some(place) = self.frames.get_mut(self.count) else { return false };
+        let copied = Frame::copy_into(place, bytes);
+        if copied {
+            self.wire.add(bytes.len());
+            self.count += 1;
+        }
+        copied
+    }
+
+    #[inline(always)]
+    pub(super) fn wire(&self) -> Wire {
+        self.wire
+    }
+
+    #[inline(always)]
+    pub(super) fn frames_mut(&mut self) -> &mut [Frame] {
+        // SAFETY: so many of the array's were initialised.
+        unsafe { std::slice::from_raw_parts_mut(self.frames.as_mut_ptr().cast::<Frame>(), self.count) }
+    }
+
+    /// libzmq has taken every frame: what is left are empty ones, which need not be closed.
+    #[inline(always)]
+    pub(super) fn taken(&mut self) {
+        self.count = 0;
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn close(&mut self) {
+        let frames: *mut [Frame] = self.frames_mut();
+        self.count = 0;
+        // SAFETY: they were initialised, and are not this message's any more.
+        unsafe { frames.drop_in_place() };
+    }
+
+    /// The same message, which can wait.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn take(&mut self) -> Message {
+        let count = std::mem::take(&mut self.count);
+        // SAFETY: so many were initialised, and they are not this message's any more.
+        let frames = self.frames[..count].iter().map(|frame| unsafe { frame.assume_init_read() }).collect();
+        Message { wire: self.wire, frames, tracker: None }
+    }
+}
+
+impl Drop for ShortMessage {
+    #[inline(always)]
+    fn drop(&mut self) {
+        if self.count > 0 {
+            self.close();
+        }
+    }
+}
+
 /// The frames that the messages of one call have copied so far. Frames with the same address and size share one copy.
 #[derive(Default)]
 pub struct Copies(HashMap<(usize, usize), Frame>);
@@ -162,6 +246,9 @@ pub struct Copies(HashMap<(usize, usize), Frame>);
 impl Copies {
     /// Below this size, copying is as fast as sharing.
     const WORTH_SHARING: usize = 64;
+    /// Up to this size, frames of messages that pass at once are copied: that is faster than looking for equal ones, and
+    /// the memory is small.
+    pub(crate) const ALWAYS_COPIED: usize = 1024;
 
     fn frame(&mut self, bytes: &[u8]) -> io::Result<Frame> {
         if bytes.len() < Copies::WORTH_SHARING {

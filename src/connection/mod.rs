@@ -10,6 +10,7 @@ mod inner;
 pub mod message;
 pub(crate) mod owner;
 pub(crate) mod registry;
+pub(crate) mod slots;
 pub(crate) mod socket;
 pub(crate) mod state;
 mod timeouts;
@@ -19,7 +20,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use crate::budget::bytes::Reservation;
-use crate::connection::message::Message;
+use crate::connection::message::{Message, ShortMessage};
 use crate::delivery::{EndedBy, Release};
 use crate::error::{Error, Result, Status};
 use crate::events::Events;
@@ -34,6 +35,8 @@ pub(crate) use end::{End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::{ConnectionInner, DEAD_PIPE};
 use owner::{Owner, SocketWatcher};
+use registry::Registry;
+use slots::Slot;
 use socket::PushSocket;
 pub use state::{EndReason, State, Transition};
 
@@ -52,8 +55,11 @@ pub struct Connection {
     open_attempts: AtomicUsize,
     /// When libzmq closed the last of them.
     closed_at: OnceLock<Instant>,
-    gate: Gate<ConnectionInner>,
+    gate: Slot<ConnectionGate>,
 }
+
+/// The lock of one connection at a time. It outlives the connection.
+pub(crate) type ConnectionGate = Gate<ConnectionInner>;
 
 /// The three states a caller sees. Numbers are frozen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -116,10 +122,13 @@ impl Connection {
         attempt: (AttemptId, PushSocket),
         addresses: Arc<AddressHistory>,
         (watcher, reservation): (Arc<dyn SocketWatcher>, Reservation),
+        registry: &Registry,
     ) -> Arc<Connection> {
-        let id = ConnId::fresh();
+        let gate = registry.open_gate();
+        let id = gate.id();
         events.expect_ending(id);
         let inner = ConnectionInner::new(id, endpoint.clone(), &values, attempt, events, (watcher, reservation));
+        gate.occupy(inner);
         Arc::new(Connection {
             id,
             endpoint,
@@ -130,7 +139,7 @@ impl Connection {
             ended: AtomicBool::new(false),
             open_attempts: AtomicUsize::new(1),
             closed_at: OnceLock::new(),
-            gate: Gate::new(inner),
+            gate,
         })
     }
 
@@ -167,6 +176,31 @@ impl Connection {
     /// state.
     pub fn send(self: &Arc<Self>, message: &mut dyn FnMut() -> Result<Message>, timeout: Timeout) -> Result<u64> {
         self.count_failure(self.send_uncounted(message, timeout))
+    }
+
+    /// Like `send`, with frames that are copied here.
+    pub fn send_frames(self: &Arc<Self>, frames: &[&[u8]], timeout: Timeout) -> Result<u64> {
+        let mut short = ShortMessage::new();
+        if frames.is_empty() || !frames.iter().all(|frame| short.push(frame)) {
+            return self.send(&mut || Message::from_frames(frames.iter().copied()), timeout);
+        }
+        self.send_short(&mut short, timeout)
+    }
+
+    /// Like `send`, with a complete message, which is tried the shortest way first.
+    #[inline(always)]
+    pub(crate) fn send_short(self: &Arc<Self>, message: &mut ShortMessage, timeout: Timeout) -> Result<u64> {
+        match self.gate.pass_short(message, |_| true) {
+            Some(sequence) => Ok(sequence),
+            None => self.send_long_way(message, timeout),
+        }
+    }
+
+    /// Like `send`, with a message that did not pass the shortest way.
+    #[cold]
+    #[inline(never)]
+    pub(crate) fn send_long_way(self: &Arc<Self>, message: &mut ShortMessage, timeout: Timeout) -> Result<u64> {
+        self.count_failure(self.pass(&mut message.take(), timeout))
     }
 
     /// Counts a failed send; returns the same result.
@@ -465,6 +499,7 @@ impl Connection {
     pub(crate) fn finish(&self, inner: &mut Access<'_, ConnectionInner>, end: End) -> Option<Finished> {
         let finished = inner.finish(end)?;
         self.ended.store(true, Ordering::Relaxed);
+        self.gate.hide();
         Some(finished)
     }
 
@@ -472,5 +507,19 @@ impl Connection {
     /// reserve bytes that were acknowledged in the meantime.
     fn bytes_reclaimed(&self, result: &Result<u64>) -> bool {
         matches!(result, Err(error) if error.status == Status::Limit) && self.owner.reclaim_bytes()
+    }
+}
+
+/// Sends a complete message at a gate that was found by this id, if it is still that connection's, and if that needs no
+/// waiting. `None`: nothing is decided.
+#[inline(always)]
+pub(crate) fn send_short(gate: &ConnectionGate, id: ConnId, message: &mut ShortMessage) -> Option<u64> {
+    gate.pass_short(message, |inner| inner.is(id))
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        // The gate may get another connection.
+        drop(self.gate.vacate());
     }
 }

@@ -3,7 +3,8 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use crate::connection::Connection;
+use super::slots::{Slot, Slots};
+use super::{Connection, ConnectionGate};
 use crate::ids::ConnId;
 use crate::sys::lock::RwLock;
 
@@ -11,15 +12,29 @@ use crate::sys::lock::RwLock;
 const SHARDS: usize = 64;
 
 /// The table. Its locks are leaf locks, held for one look-up or change.
-pub(crate) struct Registry([RwLock<HashMap<ConnId, Arc<Connection>>>; SHARDS]);
+pub(crate) struct Registry {
+    shards: [RwLock<HashMap<ConnId, Arc<Connection>>>; SHARDS],
+    /// The gates of the live ones.
+    gates: Arc<Slots<ConnectionGate>>,
+}
 
 impl Registry {
     pub(crate) fn new() -> Registry {
-        Registry(std::array::from_fn(|_| RwLock::default()))
+        Registry { shards: std::array::from_fn(|_| RwLock::default()), gates: Arc::new(Slots::new()) }
     }
 
     fn shard(&self, id: ConnId) -> &RwLock<HashMap<ConnId, Arc<Connection>>> {
-        &self.0[(id.0 % SHARDS as u64) as usize]
+        &self.shards[(id.0 % SHARDS as u64) as usize]
+    }
+
+    /// An id for a new connection, and its gate.
+    pub(super) fn open_gate(&self) -> Slot<ConnectionGate> {
+        self.gates.open()
+    }
+
+    /// The gates of live connections, by id.
+    pub(crate) fn gates(&self) -> &Arc<Slots<ConnectionGate>> {
+        &self.gates
     }
 
     pub(crate) fn find(&self, id: ConnId) -> Option<Arc<Connection>> {
@@ -28,7 +43,7 @@ impl Registry {
 
     /// All of them.
     pub(crate) fn all(&self) -> Vec<Arc<Connection>> {
-        self.0.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>()).collect()
+        self.shards.iter().flat_map(|shard| shard.read().values().cloned().collect::<Vec<_>>()).collect()
     }
 
     pub(crate) fn add(&self, conn: &Arc<Connection>) {

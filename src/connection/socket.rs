@@ -14,7 +14,7 @@ use crate::budget::descriptors::{DescriptorBudget, Lease};
 use crate::connection::message::Message;
 use crate::error::{Error, Result, Status};
 use crate::ids::AttemptId;
-use crate::libzmq::{self, Context, Inbox, Socket, io_error};
+use crate::libzmq::{self, Context, Frame, Inbox, Socket, io_error};
 use crate::options::{Key, Values};
 
 /// The descriptors of one dial attempt: the mailbox of the PUSH socket, TCP's own, and with acknowledgement our own for
@@ -202,39 +202,45 @@ impl PushSocket {
         let _ = self.socket.zmq().set_linger(ms);
     }
 
-    /// Hands over a message, whole or not at all.
-    pub(crate) fn send(&self, message: &mut Message) -> Sent {
-        self.send_frames(message, 0..message.frames().len())
+    /// Hands over all frames of a message, or none.
+    #[inline(always)]
+    pub(crate) fn send(&self, frames: &mut [Frame]) -> Sent {
+        self.send_frames(frames, 0..frames.len())
     }
 
     /// Hands over the last frame of a message whose others were taken. Returns whether it was accepted.
     pub(crate) fn send_last_frame(&self, message: &mut Message) -> bool {
         let last = message.frames().len() - 1;
-        matches!(self.send_frames(message, last..last + 1), Sent::Accepted)
+        matches!(self.send_frames(message.frames_mut(), last..last + 1), Sent::Accepted)
     }
 
     /// Hands over some of a message's frames, after those before them. libzmq keeps the frames to itself until it has
     /// the last one: then the message is accepted.
-    pub(crate) fn send_frames(&self, message: &mut Message, places: Range<usize>) -> Sent {
-        let frames = message.frames_mut();
+    #[inline(always)]
+    pub(crate) fn send_frames(&self, frames: &mut [Frame], places: Range<usize>) -> Sent {
         let last = frames.len() - 1;
         for place in places {
             while let Err(e) = self.socket.send(&mut frames[place], place < last) {
-                match e.raw_os_error() {
-                    Some(libc::EAGAIN) if place == 0 => {
-                        // libzmq may not have read its commands for a millisecond. This makes it read them.
-                        if !self.socket.writable() {
-                            return Sent::Full;
-                        }
-                    }
-                    Some(libc::ENOMEM) if place == 0 => return Sent::NoMemory,
-                    // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop
-                    // the frames of the next message.
-                    _ => return Sent::Broken,
+                if let Some(sent) = self.not_sent(&e, place) {
+                    return sent;
                 }
             }
         }
         Sent::Accepted
+    }
+
+    /// What the error means for the message. `None`: it must be tried again.
+    #[cold]
+    #[inline(never)]
+    fn not_sent(&self, error: &io::Error, place: usize) -> Option<Sent> {
+        match error.raw_os_error() {
+            // libzmq may not have read its commands for a millisecond. This makes it read them.
+            Some(libc::EAGAIN) if place == 0 => (!self.socket.writable()).then_some(Sent::Full),
+            Some(libc::ENOMEM) if place == 0 => Some(Sent::NoMemory),
+            // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop the frames
+            // of the next message.
+            _ => Some(Sent::Broken),
+        }
     }
 }
 

@@ -7,7 +7,7 @@ use std::sync::Arc;
 
 use zmq_sys::zmq_msg_t;
 
-use super::check;
+use super::{check, last_error};
 
 /// Called once for each frame when libzmq has freed it: it no longer uses the frame's memory. The call comes from any
 /// thread, mostly libzmq's own: it must not wait.
@@ -17,6 +17,7 @@ pub(crate) trait FreeCallback: Send + Sync + 'static {
 }
 
 /// One frame of a message.
+#[repr(transparent)]
 pub(crate) struct Frame(zmq_msg_t);
 
 // SAFETY: a libzmq message is plain memory (or a pointer to reference-counted memory) bound to no thread.
@@ -45,13 +46,27 @@ impl Frame {
 
     /// A frame with a copy of these bytes; fails when memory cannot be had.
     pub(crate) fn copy_of(bytes: &[u8]) -> io::Result<Frame> {
-        // SAFETY: zmq_msg_init_size initialises it when it succeeds, and then it has room for the bytes.
-        unsafe {
-            let mut frame = Frame::initialised(|raw| zmq_sys::zmq_msg_init_size(raw, bytes.len()))?;
-            let data = zmq_sys::zmq_msg_data(&mut frame.0).cast::<u8>();
-            std::ptr::copy_nonoverlapping(bytes.as_ptr(), data, bytes.len());
-            Ok(frame)
+        let mut place = MaybeUninit::uninit();
+        match Frame::copy_into(&mut place, bytes) {
+            // SAFETY: it says that it has initialised the frame.
+            true => Ok(unsafe { place.assume_init() }),
+            false => Err(last_error()),
         }
+    }
+
+    /// The same, made in place. Returns whether the place holds a frame now; if not, libzmq's errno says why.
+    #[inline(always)]
+    pub(crate) fn copy_into(place: &mut MaybeUninit<Frame>, bytes: &[u8]) -> bool {
+        let raw = place.as_mut_ptr().cast::<zmq_msg_t>();
+        // SAFETY: a frame is a zmq_msg_t. zmq_msg_init_size initialises it when it succeeds, and then it has room for
+        // the bytes.
+        unsafe {
+            if zmq_sys::zmq_msg_init_size(raw, bytes.len()) != 0 {
+                return false;
+            }
+            std::ptr::copy_nonoverlapping(bytes.as_ptr(), zmq_sys::zmq_msg_data(raw).cast::<u8>(), bytes.len());
+        }
+        true
     }
 
     /// Another frame with the same bytes: from 34 on they are not copied, but counted and freed with the last.

@@ -28,11 +28,14 @@ pub(crate) use frame::{Frame, FreeCallback};
 pub(crate) use monitor::{Inbox, Monitor};
 pub(crate) use socket::Socket;
 
+#[cold]
+#[inline(never)]
 fn last_error() -> io::Error {
     // SAFETY: reads a thread-local number.
     io::Error::from_raw_os_error(unsafe { zmq_sys::zmq_errno() })
 }
 
+#[inline(always)]
 fn check(rc: c_int) -> io::Result<()> {
     if rc == -1 { Err(last_error()) } else { Ok(()) }
 }

@@ -106,6 +106,7 @@ impl Socket {
     }
 
     /// One attempt to hand over a frame, without waiting. After an error the frame is as it was.
+    #[inline(always)]
     pub(crate) fn send(&self, frame: &mut Frame, more: bool) -> io::Result<()> {
         let flags = zmq_sys::ZMQ_DONTWAIT | if more { zmq_sys::ZMQ_SNDMORE } else { 0 };
         // SAFETY: both live for the call. On success libzmq takes the content and leaves an empty message.

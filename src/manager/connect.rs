@@ -189,6 +189,7 @@ impl Manager {
                     (attempt, push),
                     sets.cache.addresses(endpoint),
                     (engine.watcher.clone(), self.runtime.bytes().reservation()),
+                    self.runtime.registry(),
                 );
                 sets.cache.connected(&conn, options);
                 sets.past.dials += 1;

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
 use std::time::{Duration, Instant};
 
-use crate::connection::Connection;
-use crate::connection::batch;
-use crate::connection::message::{Copies, Message};
+use crate::connection::batch::{self, BatchMessage};
+use crate::connection::slots::Slots;
+use crate::connection::{Connection, ConnectionGate};
 use crate::error::{Error, Result, Status};
 use crate::ids::{ConnId, ManagerId, NodeId};
 use crate::log::{self, Level};
@@ -28,14 +28,21 @@ static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 pub struct Process {
     pid: u32,
     runtime: Arc<Runtime>,
+    /// Those of the runtime's registry.
+    gates: Arc<Slots<ConnectionGate>>,
     /// The defaults, with those of the environment.
     values: Values,
-    managers: RwLock<HashMap<ManagerId, Arc<Manager>>>,
     shut: AtomicBool,
+    managers: Managers,
 }
+
+/// With space around them, so that they share no cache line with what every send reads: every reader writes to the lock.
+#[repr(C)]
+struct Managers([u64; 8], RwLock<HashMap<ManagerId, Arc<Manager>>>, [u64; 8]);
 
 impl Process {
     /// The state of this process. INVALID if an environment variable is not valid, SHUTDOWN after `kvconn_shutdown`.
+    #[inline(always)]
     pub fn current() -> Result<&'static Process> {
         let process = Process::in_any_state()?;
         if process.is_shut() {
@@ -45,6 +52,7 @@ impl Process {
     }
 
     /// The same, also after `kvconn_shutdown`.
+    #[inline(always)]
     pub(crate) fn in_any_state() -> Result<&'static Process> {
         // Check the mark first: it is set after CURRENT, so a thread that sees the mark sees the right process.
         if !fork::is_marked() {
@@ -54,11 +62,25 @@ impl Process {
         Ok(unsafe { &*CURRENT.load(Ordering::Acquire) })
     }
 
+    /// The state of this process, if it was made before and `kvconn_shutdown` was not called.
+    #[inline(always)]
+    pub(crate) fn begun() -> Option<&'static Process> {
+        if !fork::is_marked() {
+            return None;
+        }
+        // SAFETY: as above.
+        let process = unsafe { &*CURRENT.load(Ordering::Acquire) };
+        (!process.is_shut()).then_some(process)
+    }
+
     /// Whether `kvconn_shutdown` was called.
+    #[inline(always)]
     pub(crate) fn is_shut(&self) -> bool {
         self.shut.load(Ordering::Acquire)
     }
 
+    #[cold]
+    #[inline(never)]
     fn begin() -> Result<()> {
         let old = CURRENT.load(Ordering::Acquire);
         // SAFETY: null, or a leaked box that is never freed.
@@ -91,9 +113,10 @@ impl Process {
         let default = Manager::new(ManagerId::NONE, values.clone(), runtime.clone());
         Ok(Process {
             pid: std::process::id(),
+            gates: runtime.registry().gates().clone(),
             runtime,
             values,
-            managers: RwLock::new(HashMap::from([(ManagerId::NONE, default)])),
+            managers: Managers([0; 8], RwLock::new(HashMap::from([(ManagerId::NONE, default)])), [0; 8]),
             shut: AtomicBool::new(false),
         })
     }
@@ -105,21 +128,21 @@ impl Process {
 
     /// A manager by its id. STALE.
     pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
-        self.managers.read().get(&id).cloned().ok_or_else(|| {
+        self.managers.1.read().get(&id).cloned().ok_or_else(|| {
             Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
         })
     }
 
     /// All managers, the default one first.
     pub(crate) fn managers(&self) -> Vec<Arc<Manager>> {
-        let mut all: Vec<_> = self.managers.read().values().cloned().collect();
+        let mut all: Vec<_> = self.managers.1.read().values().cloned().collect();
         all.sort_by_key(|manager| manager.id());
         all
     }
 
     /// The same, or `None` if another thread holds the table's lock.
     pub(crate) fn try_managers(&self) -> Option<Vec<Arc<Manager>>> {
-        Some(self.managers.try_read()?.values().cloned().collect())
+        Some(self.managers.1.try_read()?.values().cloned().collect())
     }
 
     /// A connection by its id, live or ended and remembered. STALE.
@@ -134,12 +157,33 @@ impl Process {
         })
     }
 
+    /// The gate of the live connection with this id, without a lock. By now it may belong to another connection:
+    /// [`send_short`](crate::connection::send_short) checks that.
+    #[inline(always)]
+    pub(crate) fn gate(&self, id: ConnId) -> Option<&ConnectionGate> {
+        self.gates.find(id)
+    }
+
     /// Sends each message on its connection. See [`batch::send_batch`].
-    pub fn send_batch<M>(&self, items: impl ExactSizeIterator<Item = (ConnId, M)>, timeout: Timeout) -> Vec<Result<u64>>
-    where
-        M: FnOnce(&mut Copies) -> Result<Message>,
-    {
-        batch::send_batch(|id| self.connection(id), items, timeout)
+    #[inline(always)]
+    pub(crate) fn send_items<M: BatchMessage>(
+        &self,
+        items: impl ExactSizeIterator<Item = (ConnId, M)>,
+        timeout: Timeout,
+        done: impl FnMut(usize, Result<u64>),
+    ) {
+        batch::send_batch(|id| self.gate(id), |id| self.connection(id), items, timeout, done);
+    }
+
+    /// Sends each message on its connection. Returns for each its sequence, or why it was not accepted.
+    pub fn send_batch<M: BatchMessage>(
+        &self,
+        items: impl ExactSizeIterator<Item = (ConnId, M)>,
+        timeout: Timeout,
+    ) -> Vec<Result<u64>> {
+        let mut results = vec![Ok(0); items.len()];
+        self.send_items(items, timeout, |place, result| results[place] = result);
+        results
     }
 
     /// The manager that knows this life of a node. STALE.
@@ -163,7 +207,7 @@ impl Process {
             options.only(&[Reach::Manager, Reach::Connection], "kvconn_manager_create")?;
             values = values.with(options)?.sourced(options, Source::ManagerCreate);
         }
-        let mut managers = self.managers.write();
+        let mut managers = self.managers.1.write();
         // Checked under the lock: `shutdown` sets the flag before it reads the table.
         if self.is_shut() {
             return Err(Error::new(Status::Shutdown, SHUT));
@@ -184,7 +228,7 @@ impl Process {
         }
         let manager = self.manager(id)?;
         // If two threads destroy it, one of them succeeds.
-        if self.managers.write().remove(&id).is_none() {
+        if self.managers.1.write().remove(&id).is_none() {
             return Err(Error::new(Status::Stale, format!("manager {id} is being destroyed")));
         }
         let deadline = Instant::now() + timeout.or(manager.send_timeout());

@@ -10,6 +10,7 @@ static PAGE: AtomicPtr<AtomicU32> = AtomicPtr::new(std::ptr::null_mut());
 static PID: AtomicU32 = AtomicU32::new(0);
 
 /// Whether [`mark`] was called in this process itself.
+#[inline(always)]
 pub(crate) fn is_marked() -> bool {
     match page() {
         Some(page) => page.load(Ordering::Acquire) == 1,
@@ -28,6 +29,7 @@ pub(crate) fn mark() {
     }
 }
 
+#[inline(always)]
 fn page() -> Option<&'static AtomicU32> {
     // SAFETY: never unmapped once it is set. Wiping it in a child leaves a valid zero.
     unsafe { PAGE.load(Ordering::Acquire).as_ref() }

@@ -25,6 +25,7 @@ impl<T> Mutex<T> {
         Mutex(sync::Mutex::new(value))
     }
 
+    #[inline(always)]
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         MutexGuard { mutex: self, held: Some(self.hold()) }
     }
@@ -39,6 +40,7 @@ impl<T> Mutex<T> {
         Some(MutexGuard { mutex: self, held: Some(held) })
     }
 
+    #[inline(always)]
     fn hold(&self) -> sync::MutexGuard<'_, T> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -47,12 +49,14 @@ impl<T> Mutex<T> {
 impl<T> Deref for MutexGuard<'_, T> {
     type Target = T;
 
+    #[inline(always)]
     fn deref(&self) -> &T {
         self.held.as_ref().expect("the guard holds its lock")
     }
 }
 
 impl<T> DerefMut for MutexGuard<'_, T> {
+    #[inline(always)]
     fn deref_mut(&mut self) -> &mut T {
         self.held.as_mut().expect("the guard holds its lock")
     }

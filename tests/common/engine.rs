@@ -218,7 +218,7 @@ pub fn message(frames: &[&[u8]]) -> Result<Message> {
 
 /// Sends on this connection; the sequence.
 pub fn send(conn: &Arc<Connection>, frames: &[&[u8]], timeout: Duration) -> Result<u64> {
-    conn.send(&mut || message(frames), after(timeout))
+    conn.send_frames(frames, after(timeout))
 }
 
 /// The status of a result: OK, or its error's.

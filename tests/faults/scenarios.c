@@ -14,6 +14,7 @@
 #include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "kvconn.h"
@@ -270,6 +271,58 @@ static void cancelled(void) {
     CHECK(kvconn_disconnect_all(0, 0, NULL) == KVCONN_OK, "disconnect");
 }
 
+static void *sends_with_a_cancellation_pending(void *argument) {
+    kvconn_conn_t conn = *(kvconn_conn_t *)argument;
+    static char bytes[2000];
+    kvconn_frame_t frames[2] = {{bytes, sizeof bytes}, {bytes, 10}};
+    uint32_t sizes[2] = {10, 20};
+    kvconn_batch_item_t item = {.conn = conn, .frames = frames, .frame_count = 2};
+    uint64_t sequence;
+    CHECK(pthread_cancel(pthread_self()) == 0, "pthread_cancel");
+    // Wakes libzmq's idle thread, and the watcher; finds the queue full; reads commands; waits; wakes one that polls.
+    kvconn_status_t status = KVCONN_OK;
+    for (int i = 0; i < 20 || status == KVCONN_OK; i++) {
+        status = kvconn_send(conn, frames, 2, 0, &sequence, NULL);
+        stage = 1;
+        if (i < 3) syscall(SYS_nanosleep, &(struct timespec){0, 20000000}, NULL); // no cancellation point
+    }
+    CHECK(status == KVCONN_TIMEOUT, "%d", status);
+    CHECK(kvconn_send(conn, frames, 2, 50, &sequence, NULL) != KVCONN_OK, "full");
+    CHECK(kvconn_send_packed(conn, bytes, sizes, 2, 0, &sequence, NULL) == KVCONN_TIMEOUT, "full");
+    CHECK(kvconn_send_to(0, endpoint, frames, 2, 0, NULL, &sequence, NULL) == KVCONN_TIMEOUT, "full");
+    CHECK(kvconn_send_batch(&item, 1, 0, NULL) == KVCONN_PARTIAL, "full");
+    CHECK(kvconn_send(conn + 1, frames, 2, 0, &sequence, NULL) == KVCONN_STALE, "stale");
+    CHECK(kvconn_send(conn, NULL, 2, 0, &sequence, NULL) == KVCONN_INVALID, "no frames");
+    stage = 2;
+    pthread_testcancel();
+    stage = 3;
+    return NULL;
+}
+
+/// A thread is to be cancelled before it sends: every call ends as it would have, and the cancellation comes after them.
+static void cancelled_early(void) {
+    setenv("KVCONN_SEND_HWM", "20", 1);
+    kvconn_error_t error;
+    kvconn_conn_t conn;
+    // This peer reads nothing.
+    kvconn_status_t status = dial_to(endpoint, &conn, &error);
+    CHECK(status == KVCONN_OK, "%d %s", status, error.message);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, sends_with_a_cancellation_pending, &conn) == 0, "a thread");
+    // Waits for room beside it, and so is woken by it.
+    while (stage == 0) usleep(1000);
+    static char bytes[65536];
+    kvconn_frame_t frame = {bytes, sizeof bytes};
+    while (stage < 2) {
+        status = kvconn_send(conn, &frame, 1, 30, NULL, NULL);
+        CHECK(status == KVCONN_OK || status == KVCONN_TIMEOUT || status == KVCONN_STALLED, "%d", status);
+    }
+    void *result = NULL;
+    CHECK(pthread_join(thread, &result) == 0, "pthread_join");
+    CHECK(stage == 2 && result == PTHREAD_CANCELED, "stage %d", stage);
+    CHECK(kvconn_disconnect_all(0, 0, NULL) == KVCONN_OK, "disconnect");
+}
+
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
@@ -280,7 +333,8 @@ int main(int count, char **arguments) {
                {"churned_threads", churned_threads},
                {"no_resolver", no_resolver},
                {"no_watches", no_watches},
-               {"cancelled", cancelled}};
+               {"cancelled", cancelled},
+               {"cancelled_early", cancelled_early}};
     report_to = fcntl(2, F_DUPFD_CLOEXEC, 100);
     endpoint = count > 2 ? arguments[2] : "";
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {

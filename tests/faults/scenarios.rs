@@ -53,3 +53,11 @@ fn a_thread_that_waits_in_a_send_can_be_cancelled() {
     peer.pause_reading();
     passes("cancelled", peer.endpoint());
 }
+
+/// The kind of field report R34: in a send that need not wait.
+#[test]
+fn a_thread_that_is_to_be_cancelled_is_not_cancelled_inside_a_send() {
+    let peer = narrow_peer(1);
+    peer.pause_reading();
+    passes("cancelled_early", peer.endpoint());
+}

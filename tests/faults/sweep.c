@@ -107,6 +107,38 @@ static int fails(enum call call) {
         }                                                                                                              \
     } while (0)
 
+// What the C library's syscall does, which is interposed below.
+static long direct(long number, long a, long b, long c, long d, long e, long f) {
+    long result;
+#if defined __x86_64__
+    register long r10 __asm__("r10") = d, r8 __asm__("r8") = e, r9 __asm__("r9") = f;
+    __asm__ volatile("syscall" : "=a"(result) : "a"(number), "D"(a), "S"(b), "d"(c), "r"(r10), "r"(r8), "r"(r9)
+                     : "rcx", "r11", "memory");
+#elif defined __aarch64__
+    register long x8 __asm__("x8") = number, x0 __asm__("x0") = a, x1 __asm__("x1") = b, x2 __asm__("x2") = c;
+    register long x3 __asm__("x3") = d, x4 __asm__("x4") = e, x5 __asm__("x5") = f;
+    __asm__ volatile("svc 0" : "+r"(x0) : "r"(x8), "r"(x1), "r"(x2), "r"(x3), "r"(x4), "r"(x5) : "memory");
+    result = x0;
+#endif
+    if (result >= -4095 && result < 0) {
+        errno = (int)-result;
+        return -1;
+    }
+    return result;
+}
+
+/// Signals between threads are written and read so, because `read` and `write` are cancellation points.
+long syscall(long number, ...) {
+    va_list list;
+    va_start(list, number);
+    long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long);
+    long d = va_arg(list, long), e = va_arg(list, long), f = va_arg(list, long);
+    va_end(list);
+    if (number == SYS_read) INTERPOSED(read);
+    if (number == SYS_write) INTERPOSED(write);
+    return direct(number, a, b, c, d, e, f);
+}
+
 int socket(int domain, int type, int protocol) {
     INTERPOSED(socket);
     return (int)syscall(SYS_socket, domain, type, protocol);
@@ -161,11 +193,11 @@ int eventfd(unsigned int value, int flags) {
 }
 ssize_t read(int fd, void *data, size_t size) {
     INTERPOSED(read);
-    return syscall(SYS_read, fd, data, size);
+    return direct(SYS_read, fd, (long)data, (long)size, 0, 0, 0);
 }
 ssize_t write(int fd, const void *data, size_t size) {
     INTERPOSED(write);
-    return syscall(SYS_write, fd, data, size);
+    return direct(SYS_write, fd, (long)data, (long)size, 0, 0, 0);
 }
 int poll(struct pollfd *polled, nfds_t count, int timeout) {
     INTERPOSED(poll);

@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::common::engine::after;
 use kvconn::connection::Connection;
-use kvconn::connection::message::{Copies, Message};
+use kvconn::connection::batch::BatchFrames;
 use kvconn::error::Result;
 use kvconn::process::Process;
 
@@ -24,8 +24,6 @@ fn send_frames(items: &[(&Arc<Connection>, &[u8])], timeout: Duration) -> Vec<Re
 
 /// Sends one message on each connection, in one batch.
 fn send_messages(items: &[(&Arc<Connection>, Vec<&[u8]>)], timeout: Duration) -> Vec<Result<u64>> {
-    let items = items
-        .iter()
-        .map(|(conn, frames)| (conn.id(), |copies: &mut Copies| Message::copied(frames.iter().copied(), Some(copies))));
+    let items = items.iter().map(|(conn, frames)| (conn.id(), BatchFrames(frames)));
     Process::current().expect("a process").send_batch(items, after(timeout))
 }

@@ -16,28 +16,30 @@ use super::ledger::{Ledger, Mechanism};
 use super::release_tracker::FreedBytes;
 use crate::budget::bytes::Reservation;
 use crate::connection::acknowledgement::tcp_info::{self, TcpInfo};
-use crate::connection::message::Message;
+use crate::connection::message::{Message, Wire};
 use crate::options::{Key, Values};
 
 /// The bytes of a ZMTP greeting, which a peer sends before anything else.
 const GREETING: u64 = 64;
 
-/// The account of one connection. Guarded by its lock.
+/// The account of one connection. Guarded by its lock. What every message needs comes first, and is close together.
+#[repr(C)]
 pub(in crate::connection) struct Account {
-    mechanism: Mechanism,
     /// The last message accepted.
     accepted: u64,
-    /// `None` where acknowledgements are unknown, and once the connection has ended.
-    kernel: Option<KernelAccount>,
-    freed: FreedBytes,
     /// How many bytes may be in flight, and what is reserved for them of the process's budget.
     max_queued: u64,
     reservation: Reservation,
+    mechanism: Mechanism,
+    /// `None` where acknowledgements are unknown, and once the connection has ended.
+    kernel: Option<KernelAccount>,
+    freed: FreedBytes,
     /// Bytes of a long message that is being handed over. They are reserved, and not accepted yet.
     handed_over: u64,
 }
 
 /// The ledger, and the connection's own TCP descriptor for asking the kernel.
+#[repr(C)]
 struct KernelAccount {
     ledger: Ledger,
     tcp: OwnedFd,
@@ -102,6 +104,7 @@ impl Account {
     }
 
     /// The last message accepted.
+    #[inline(always)]
     pub(in crate::connection) fn accepted(&self) -> u64 {
         self.accepted
     }
@@ -191,6 +194,24 @@ impl Account {
             Some(bytes) => message.track(bytes, self.freed.counter()),
             None => Ok(()),
         }
+    }
+
+    /// The bytes on the wire of a message that needs no update, no more of the process's budget, and no tracker. `None`:
+    /// it needs one of these. [`accept_short`](Account::accept_short) follows if it is accepted.
+    #[inline(always)]
+    pub(in crate::connection) fn room_for_short(&self, wire: Wire) -> Option<u64> {
+        let bytes = wire.bytes(self.mechanism);
+        let queued = self.kernel.as_ref()?.ledger.bytes_in_flight() + bytes;
+        (queued <= self.max_queued && self.reservation.covers(queued)).then_some(bytes)
+    }
+
+    /// It was accepted. Returns whether the kernel should be asked, to keep the ledger short.
+    #[inline(always)]
+    pub(in crate::connection) fn accept_short(&mut self, bytes: u64) -> bool {
+        self.accepted += 1;
+        let Some(KernelAccount { ledger, .. }) = &mut self.kernel else { return false };
+        ledger.accept(bytes);
+        ledger.wants_trimming()
     }
 
     /// A message was accepted. Returns whether the kernel should be asked, to keep the ledger short.

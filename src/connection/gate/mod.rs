@@ -62,6 +62,8 @@ pub(crate) enum Patience<R> {
 pub(crate) trait Channel {
     /// What passes the gate.
     type Item;
+    /// An item that is complete, and that passes at once or not at all.
+    type Short;
     /// The result of passing.
     type Output;
     /// Why an item does not pass.
@@ -73,6 +75,9 @@ pub(crate) trait Channel {
     /// How long newcomers may barge past a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
+    /// One attempt of the shortest way, without waiting. `None`: nothing is decided, and the item is as it was, or
+    /// [`attempt`](Channel::attempt) refuses it.
+    fn attempt_short(&mut self, item: &mut Self::Short) -> Option<Self::Output>;
     /// One attempt, without waiting.
     fn attempt(&mut self, item: &mut Self::Item) -> Tried<Self::Output, Self::Refusal, Self::Handover>;
     /// Continues with an item that was begun, without the lock and without waiting.
@@ -153,18 +158,20 @@ impl Waiter {
     }
 }
 
-/// What the gate's lock guards.
+/// What the gate's lock guards. What every item needs comes first, and is close together.
+#[repr(C)]
 struct Locked<C: Channel> {
-    channel: C,
-    queue: VecDeque<Arc<Waiter>>,
     /// Newcomers must queue.
     fair: bool,
-    /// The head waits on this source, without the lock.
-    polling: Option<Arc<C::WaitSource>>,
     /// The polling head was woken and has not seen it yet.
     poller_woken: bool,
     /// A sender hands over a long item, without the lock.
     away: bool,
+    /// The head waits on this source, without the lock.
+    polling: Option<Arc<C::WaitSource>>,
+    /// `None` while the gate belongs to no connection. No thread waits then.
+    channel: Option<C>,
+    queue: VecDeque<Arc<Waiter>>,
     /// How often the safety net caught a lost wake-up.
     rescues: u64,
 }
@@ -172,11 +179,17 @@ struct Locked<C: Channel> {
 /// The lock of one connection, and its queue of waiting senders.
 ///
 /// Lock order: the manager's global lock, then connections' (several at once by ascending id), then leaf locks
-/// (events, the watcher's commands).
+/// (events, the watcher's commands, the table of gates).
+///
+/// Space keeps others off its cache lines, so that senders to different connections share none. (Not an alignment:
+/// Rust ends the process if aligned memory runs out, and asks for it where libzmq does.)
+#[repr(C)]
 pub(crate) struct Gate<C: Channel> {
+    _before: [u64; 8],
     locked: Mutex<Locked<C>>,
     /// For threads that wait for a change of the channel's state, not for room.
     changed: Condvar,
+    _behind: [u64; 8],
 }
 
 /// The locked channel.
@@ -202,19 +215,46 @@ impl Wakeups {
 impl<C: Channel> Deref for Access<'_, C> {
     type Target = C;
     fn deref(&self) -> &C {
-        &self.locked.channel
+        match &self.locked.channel {
+            Some(channel) => channel,
+            None => vacant(),
+        }
     }
 }
 
 impl<C: Channel> DerefMut for Access<'_, C> {
     fn deref_mut(&mut self) -> &mut C {
-        &mut self.locked.channel
+        self.locked.channel()
     }
 }
 
+/// A connection has a gate with a channel.
+#[cold]
+#[inline(never)]
+fn vacant() -> ! {
+    unreachable!("the gate of no connection")
+}
+
 impl<C: Channel> Locked<C> {
+    #[inline(always)]
+    fn channel(&mut self) -> &mut C {
+        match &mut self.channel {
+            Some(channel) => channel,
+            None => vacant(),
+        }
+    }
+
     /// The socket was touched: the polling head must look again, because its edge may have been consumed.
+    #[inline(always)]
     fn wake_poller(&mut self) {
+        if self.polling.is_some() {
+            self.wake_the_poller();
+        }
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn wake_the_poller(&mut self) {
         if let (Some(source), Some(head), false) = (&self.polling, self.queue.front(), self.poller_woken) {
             self.poller_woken = true;
             head.wake_poller(&**source);
@@ -223,8 +263,8 @@ impl<C: Channel> Locked<C> {
 
     /// Gives up the channel if it has ended and no thread uses it.
     fn release_if_ended(&mut self) {
-        if self.polling.is_none() && !self.away && self.channel.refusal().is_some() {
-            self.channel.release();
+        if self.polling.is_none() && !self.away && self.channel().refusal().is_some() {
+            self.channel().release();
         }
     }
 }
@@ -275,20 +315,61 @@ impl<C: Channel> Access<'_, C> {
     }
 }
 
+impl<C: Channel> Default for Gate<C> {
+    /// A gate without a channel.
+    fn default() -> Gate<C> {
+        Gate::with(None)
+    }
+}
+
 impl<C: Channel> Gate<C> {
-    pub(crate) fn new(channel: C) -> Gate<C> {
+    fn with(channel: Option<C>) -> Gate<C> {
         Gate {
+            _before: [0; 8],
             locked: Mutex::new(Locked {
-                channel,
-                queue: VecDeque::new(),
                 fair: false,
-                polling: None,
                 poller_woken: false,
                 away: false,
+                polling: None,
+                channel,
+                queue: VecDeque::new(),
                 rescues: 0,
             }),
             changed: Condvar::new(),
+            _behind: [0; 8],
         }
+    }
+
+    #[cfg(test)]
+    pub(crate) fn new(channel: C) -> Gate<C> {
+        Gate::with(Some(channel))
+    }
+
+    /// Puts a channel behind a gate that has none.
+    pub(crate) fn occupy(&self, channel: C) {
+        let mut locked = self.locked.lock();
+        debug_assert!(locked.channel.is_none() && locked.queue.is_empty() && locked.polling.is_none());
+        locked.channel = Some(channel);
+        (locked.fair, locked.rescues) = (false, 0);
+    }
+
+    /// Takes the channel away. No thread may be at the gate, except in [`pass_short`](Self::pass_short).
+    pub(crate) fn vacate(&self) -> Option<C> {
+        self.locked.lock().channel.take()
+    }
+
+    /// Passes a short item by the shortest way, if the channel is the right one. `None`: nothing is decided, and
+    /// [`pass`](Self::pass) must follow, or [`try_pass`](Self::try_pass).
+    #[inline(always)]
+    pub(crate) fn pass_short(&self, item: &mut C::Short, is_right: impl FnOnce(&C) -> bool) -> Option<C::Output> {
+        let mut locked = self.locked.lock();
+        if locked.fair {
+            return None;
+        }
+        let channel = locked.channel.as_mut().filter(|channel| is_right(channel))?;
+        let passed = channel.attempt_short(item);
+        locked.wake_poller();
+        passed
     }
 
     pub(crate) fn lock(&self) -> Access<'_, C> {
@@ -304,7 +385,7 @@ impl<C: Channel> Gate<C> {
     pub(crate) fn wait_for<T>(&self, until: Instant, look: impl Fn(&C) -> Option<T>) -> Option<T> {
         let mut locked = self.locked.lock();
         loop {
-            if let Some(found) = look(&locked.channel) {
+            if let Some(found) = look(locked.channel()) {
                 return Some(found);
             }
             if Instant::now() >= until {
@@ -326,7 +407,7 @@ impl<C: Channel> Gate<C> {
         item: &mut C::Item,
     ) -> Option<Result<C::Output, C::Refusal>> {
         if locked.fair {
-            return locked.channel.refusal().map(Err);
+            return locked.channel().refusal().map(Err);
         }
         let attempt = self.attempt(locked, item);
         locked.wake_poller();
@@ -343,7 +424,7 @@ impl<C: Channel> Gate<C> {
         locked: &mut MutexGuard<'a, Locked<C>>,
         item: &mut C::Item,
     ) -> Attempt<C::Output, C::Refusal> {
-        let mut handover = match locked.channel.attempt(item) {
+        let mut handover = match locked.channel().attempt(item) {
             Tried::Passed(done) => return Attempt::Passed(done),
             Tried::Full => return Attempt::Full,
             Tried::NotYet => return Attempt::NotYet,
@@ -353,7 +434,7 @@ impl<C: Channel> Gate<C> {
         locked.away = true;
         unlocked(&self.locked, locked, || C::hand_over(&mut handover, item));
         locked.away = false;
-        let result = locked.channel.complete(handover, item);
+        let result = locked.channel().complete(handover, item);
         // The head may have found the channel busy, or it polls and has lost its edge.
         locked.wake_poller();
         if let Some(head) = locked.queue.front() {
@@ -399,7 +480,7 @@ impl<C: Channel> Gate<C> {
         if let Some(result) = self.try_barge(&mut locked, item) {
             return Entered::Done(result);
         }
-        if let Patience::Over(why) = patience(&mut locked.channel) {
+        if let Patience::Over(why) = patience(locked.channel()) {
             return Entered::Done(Err(why));
         }
         let place = Place::take(&mut locked, waiter());

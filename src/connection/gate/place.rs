@@ -74,10 +74,10 @@ impl Place {
                     locked.fair |= locked.away;
                 }
             }
-        } else if let Some(why) = locked.channel.refusal() {
+        } else if let Some(why) = locked.channel().refusal() {
             return Next::Leave(Err(why));
         }
-        let until = match patience(&mut locked.channel) {
+        let until = match patience(locked.channel()) {
             Patience::Over(why) => return Next::Leave(Err(why)),
             Patience::Until(until) => until,
         };
@@ -89,7 +89,7 @@ impl Place {
             locked.fair = true;
         }
         let has_waker = matches!(*self.me, Waiter::AtSeveral(..));
-        let source = Arc::new(locked.channel.source(has_waker));
+        let source = Arc::new(locked.channel().source(has_waker));
         locked.polling = Some(source.clone());
         Next::Poll(Poll { source, until, cap: now + SAFETY_CAP })
     }
@@ -121,9 +121,12 @@ impl Place {
             // thread can be polling: only the head polls, and that was this thread.
             locked.release_if_ended();
         }
-        if locked.queue.is_empty() {
+        if was_head || locked.queue.is_empty() {
+            // The next head has not waited for long. If newcomers had to queue until the queue is empty, busy senders
+            // would never empty it, and every message would cost a context switch.
             locked.fair = false;
-        } else if was_head {
+        }
+        if was_head && !locked.queue.is_empty() {
             let next = locked.queue.front().cloned();
             drop(locked);
             if let Some(next) = next {

@@ -23,11 +23,15 @@ enum Signals {
 
 impl Channel for Late {
     type Item = ();
+    type Short = ();
     type Output = ();
     type Refusal = ();
     type WaitSource = LateSource;
     type Handover = Infallible;
 
+    fn attempt_short(&mut self, (): &mut ()) -> Option<()> {
+        (Instant::now() >= self.room_at).then_some(())
+    }
     fn attempt(&mut self, (): &mut ()) -> Tried<(), (), Infallible> {
         if Instant::now() < self.room_at { Tried::Full } else { Tried::Passed(()) }
     }

@@ -113,11 +113,23 @@ enum Why {
 
 impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Item = Item;
+    type Short = Item;
     type Output = ();
     type Refusal = Why;
     type WaitSource = ModelWaitSource;
     type Handover = ModelHandover;
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
+
+    fn attempt_short(&mut self, item: &mut Item) -> Option<()> {
+        if self.refusal().is_some() || !self.ready || self.away {
+            return None;
+        }
+        assert!(self.socket && *item == Item::Message, "an attempt on a closed socket");
+        match self.attempt(item) {
+            Tried::Passed(()) => Some(()),
+            _ => None,
+        }
+    }
 
     fn attempt(&mut self, item: &mut Item) -> Tried<(), Why, ModelHandover> {
         if self.refusal().is_some() {
@@ -315,7 +327,11 @@ impl<const FAIR: bool> Model<FAIR> {
         Arc::new(Model { gate: Gate::new(pipe), world, expired: AtomicBool::new(false) })
     }
 
+    /// As a connection sends: a message tries the shortest way first.
     fn pass(&self, mut item: Item, limit: Limit) -> Result<(), Why> {
+        if item == Item::Message && self.gate.pass_short(&mut item, |_| true).is_some() {
+            return Ok(());
+        }
         self.gate.pass(&mut item, self.patience(limit))
     }
 

@@ -1,0 +1,173 @@
+#!/usr/bin/env python3
+"""Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq built from the same sources.
+
+run.py [--quick] [--rounds N] [--cases A,B] [--also NAME=LIB]...
+
+Prints a table, and writes target/bench/results.json (every measurement), table.md and, with matplotlib, throughput.svg.
+`--also` measures another libkvconn.so in the same run, for example one of the commit before.
+"""
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+from datetime import date
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
+OUT = TARGET / "bench"
+CASES = {
+    "64": "64 B, 1 thread → 1 endpoint",
+    "64-unbounded": "the same, the queue is never full",
+    "64-packed": "64 B by kvconn_send_packed",
+    "64-to": "64 B by kvconn_send_to",
+    "12x43": "12 × 43 B",
+    "10x200-8": "10 × 200 B, 1 thread → 8 endpoints",
+    "4t-1": "64 B, 4 threads → 1 endpoint",
+    "4t-64": "64 B, 4 threads → 64 endpoints",
+    "64k": "64 KiB",
+    "batch-8": "3 × 100 B, batches to 8 endpoints",
+    "batch-64": "3 × 100 B, batches to 64 endpoints",
+}
+QUICK = ["64", "12x43", "10x200-8", "4t-1", "batch-8"]
+
+
+def run(*command, **options):
+    return subprocess.run([str(part) for part in command], check=True, **options)
+
+
+def build_library():
+    """The release library, and the archives of libzmq and libsodium that are in it."""
+    cargo = ["cargo", "build", "--release", "--message-format=json"]
+    # make's own flags would reach the make that builds libsodium inside cargo.
+    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    lines = run(*cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment).stdout.splitlines()
+    messages = [json.loads(line) for line in lines if line.startswith("{")]
+    linked = [path for message in messages for path in message.get("linked_paths", [])]
+    folders = [Path(path.removeprefix("native=")) for path in linked]
+    archive = lambda name: next(folder / name for folder in folders if (folder / name).exists())
+    return TARGET / "release" / "libkvconn.so", archive("libzmq.a"), archive("libsodium.a")
+
+
+def build_programs(libzmq_archive, libsodium_archive):
+    OUT.mkdir(parents=True, exist_ok=True)
+    cc, cxx = os.environ.get("CC", "cc"), os.environ.get("CXX", "c++")
+    exported = OUT / "libzmq.map"
+    exported.write_text("{ global: zmq_*; local: *; };\n")
+    # A shared library, as applications use libzmq, and with no detour through its own table of exported functions.
+    run(cxx, "-shared", "-o", OUT / "libzmq.so", "-Wl,--whole-archive", libzmq_archive, "-Wl,--no-whole-archive",
+        libsodium_archive, "-Wl,-Bsymbolic", f"-Wl,--version-script={exported}", "-pthread")
+    common = [cc, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", ROOT / "benches/common.c"]
+    run(*common, ROOT / "benches/sink.c", "-o", OUT / "sink", "-ldl")
+    # Its `send` counts the writes of every library that it loads.
+    run(*common, "-rdynamic", ROOT / "benches/sender.c", "-o", OUT / "sender", "-ldl", "-pthread")
+
+
+def measure(cases, rounds, scale, libraries):
+    forms = ["stock", "same"] + [f"{name}={path}" for name, path in libraries.items()]
+    rows = []
+    for case in cases:
+        output = run(OUT / "sender", OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *forms,
+                     stdout=subprocess.PIPE, text=True).stdout
+        rows += [json.loads(line) for line in output.splitlines()]
+        print(".", end="", file=sys.stderr, flush=True)
+    print(file=sys.stderr)
+    return rows
+
+
+def summary(rows, case, form):
+    """Medians and minima of a form. Ratios are medians of the rounds' ratios: what else the machine did met both alike."""
+    of = {name: [row for row in rows if row["case"] == case and row["form"] == name] for name in ("stock", "same", form)}
+    median = lambda key, name: statistics.median(row[key] for row in of[name])
+    ratio = lambda key, above, below: statistics.median(a[key] / b[key] for a, b in zip(of[above], of[below]))
+    lowest = lambda key, name: min(row[key] for row in of[name])
+    each = lambda key, name: statistics.median(1000 * row[key] / row["messages"] for row in of[name])
+    walls = [row["wall_ns"] for row in of[form]]
+    return {
+        "case": case,
+        "form": form,
+        "raw_ns": [median("wall_ns", "stock"), median("wall_ns", "same")],
+        "ns": median("wall_ns", form),
+        "spread": [min(walls), max(walls)],
+        "throughput_same": ratio("wall_ns", "same", form),
+        "throughput_stock": ratio("wall_ns", "stock", form),
+        "sender_ns": [lowest("sender_ns", "same"), lowest("sender_ns", form)],
+        "sender_ratio": ratio("sender_ns", form, "same"),
+        "sender_ratio_of_minima": lowest("sender_ns", form) / lowest("sender_ns", "same"),
+        "process_ratio": ratio("process_ns", form, "same"),
+        "process_ratio_of_minima": lowest("process_ns", form) / lowest("process_ns", "same"),
+        "switches_per_1000": [each("switches", "same"), each("switches", form)],
+        "writes_per_1000": [each("writes", "same"), each("writes", form)],
+    }
+
+
+def table(summaries, rounds):
+    machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release()}"
+    lines = [
+        f"{date.today()}, {machine}, {rounds} rounds, medians. \"same\" is raw libzmq with kvconn's OUT_BATCH_SIZE. "
+        "Processor time: of the sending threads, minima, and the ratio of the minima.",
+        "",
+        "| case | ns per message: raw stock / same | kvconn | throughput: against stock | same "
+        "| sender's CPU, ns: same → kvconn | ratio | process CPU, ratio | switches per 1000 | writes per 1000 |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for s in summaries:
+        name = CASES[s["case"]] + ("" if s["form"] == "kvconn" else f" ({s['form']})")
+        pair = lambda values, digits=0: f"{values[0]:.{digits}f} → {values[1]:.{digits}f}"
+        lines.append(
+            f"| {name} | {s['raw_ns'][0]:.0f} / {s['raw_ns'][1]:.0f} | {s['ns']:.0f} "
+            f"| {s['throughput_stock']:.2f} | {s['throughput_same']:.2f} | {pair(s['sender_ns'])} "
+            f"| {s['sender_ratio_of_minima']:.2f} | {s['process_ratio_of_minima']:.2f} "
+            f"| {pair(s['switches_per_1000'], 1)} | {pair(s['writes_per_1000'], 1)} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def plot(summaries):
+    try:
+        import matplotlib
+        matplotlib.use("svg")
+        from matplotlib import pyplot
+    except ImportError:
+        print("no plot: matplotlib is not installed (make venv)", file=sys.stderr)
+        return
+    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.5 * len(summaries)))
+    places = range(len(summaries))
+    for offset, key, label in ((-0.2, "throughput_stock", "raw libzmq, stock"), (0.2, "throughput_same", "same options")):
+        axes.barh([place + offset for place in places], [s[key] for s in summaries], height=0.38, label=label)
+    axes.axvline(1, color="black", linewidth=0.8)
+    axes.set_yticks(list(places), [f"{CASES[s['case']]} [{s['form']}]" for s in summaries])
+    axes.invert_yaxis()
+    axes.set_xlabel("throughput of kvconn divided by that of raw libzmq")
+    axes.legend()
+    figure.tight_layout()
+    figure.savefig(OUT / "throughput.svg")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="fewer cases and rounds: under a minute")
+    parser.add_argument("--rounds", type=int)
+    parser.add_argument("--cases", type=lambda text: text.split(","))
+    parser.add_argument("--also", action="append", default=[], metavar="NAME=LIB", help="another libkvconn.so")
+    arguments = parser.parse_args()
+    cases = arguments.cases or (QUICK if arguments.quick else list(CASES))
+    rounds = arguments.rounds or (5 if arguments.quick else 9)
+    library, *archives = build_library()
+    build_programs(*archives)
+    libraries = {"kvconn": library, **dict(also.split("=", 1) for also in arguments.also)}
+    rows = measure(cases, rounds, 0.5 if arguments.quick else 1, libraries)
+    summaries = [summary(rows, case, form) for case in cases for form in libraries]
+    text = table(summaries, rounds)
+    print(text)
+    (OUT / "results.json").write_text(json.dumps({"summaries": summaries, "measurements": rows}, indent=1))
+    (OUT / "table.md").write_text(text)
+    plot(summaries)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,405 @@
+/* The sending process of the benchmark: kvconn through its C API beside raw libzmq, in one process, in turns.
+ *
+ * sender SINK LIBZMQ ROUNDS SCALE CASES FORM...: CASES is a list of names with commas, or "all". A FORM is "stock" or "same" (raw libzmq
+ * with its own options, and with kvconn's OUT_BATCH_SIZE), or name=PATH of a libkvconn.so. Prints one line of JSON for each
+ * measurement. Every round measures every form of a case once, in another order than the round before. */
+#define _GNU_SOURCE
+#include "bench.h"
+#include "kvconn.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
+
+#define FUNCTIONS(X) \
+    X(kvconn_connect) X(kvconn_disconnect) X(kvconn_options_new) X(kvconn_options_set) X(kvconn_options_free) \
+    X(kvconn_send) X(kvconn_send_packed) X(kvconn_send_to) X(kvconn_send_batch)
+
+struct form {
+    const char *name;
+    int is_kvconn;
+#define POINTER(function) __typeof__(&function) function;
+    FUNCTIONS(POINTER)
+};
+
+enum how { SEND, PACKED, TO, BATCH };
+
+struct a_case {
+    const char *name;
+    int threads, endpoints, frames;
+    size_t size;
+    int hwm;
+    unsigned long messages;
+    enum how how;
+};
+
+static const struct a_case CASES[] = {
+    {"64", 1, 1, 1, 64, 1000, 600000, SEND},
+    {"64-unbounded", 1, 1, 1, 64, 10000000, 600000, SEND},
+    {"64-packed", 1, 1, 1, 64, 1000, 600000, PACKED},
+    {"64-to", 1, 1, 1, 64, 1000, 600000, TO},
+    {"12x43", 1, 1, 12, 43, 1000, 80000, SEND},
+    {"10x200-8", 1, 8, 10, 200, 1000, 80000, SEND},
+    {"4t-1", 4, 1, 1, 64, 1000, 600000, SEND},
+    {"4t-64", 4, 64, 1, 64, 1000, 400000, SEND},
+    {"64k", 1, 1, 1, 65536, 1000, 8000, SEND},
+    {"batch-8", 1, 8, 3, 100, 1000, 200000, BATCH},
+    {"batch-64", 1, 64, 3, 100, 1000, 200000, BATCH},
+};
+
+/* Writes to sockets by anybody in this process: libzmq and kvconn find this function before the C library's. */
+static atomic_ulong writes;
+__attribute__((visibility("default"))) ssize_t send(int fd, const void *data, size_t size, int flags)
+{
+    atomic_fetch_add_explicit(&writes, 1, memory_order_relaxed);
+    return syscall(SYS_sendto, fd, data, size, flags, NULL, 0);
+}
+
+static double clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1e9 + now.tv_nsec;
+}
+
+/* One measurement: a sink, its connections, and the threads that send. */
+struct run {
+    const struct a_case *which;
+    const struct form *form;
+    struct libzmq zmq;
+    struct shared *shared;
+    pid_t sink;
+    char endpoints[MAX_ENDPOINTS][64];
+    void *context;
+    void *sockets[MAX_ENDPOINTS];
+    pthread_mutex_t locks[MAX_ENDPOINTS];
+    kvconn_conn_t conns[MAX_ENDPOINTS];
+    pthread_barrier_t barrier;
+};
+
+struct worker {
+    struct run *run;
+    uint32_t index;
+    unsigned long messages;
+    uint64_t numbers[MAX_ENDPOINTS];
+    double cpu;
+};
+
+static void start_sink(struct run *run, const char *program, const char *libzmq)
+{
+    const struct a_case *which = run->which;
+    int fd = memfd_create("bench", 0), out[2];
+    require(fd >= 0 && ftruncate(fd, sizeof *run->shared) == 0 && pipe(out) == 0, "memory for the sink");
+    run->shared = mmap(NULL, sizeof *run->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    run->sink = fork();
+    if (run->sink == 0) {
+        char numbers[4][24];
+        snprintf(numbers[0], 24, "%d", fd);
+        snprintf(numbers[1], 24, "%d", which->endpoints);
+        snprintf(numbers[2], 24, "%d", which->frames);
+        snprintf(numbers[3], 24, "%zu", which->size);
+        dup2(out[1], 1);
+        execl(program, program, libzmq, numbers[0], numbers[1], numbers[2], numbers[3], NULL);
+        _exit(1);
+    }
+    close(out[1]);
+    close(fd);
+    FILE *lines = fdopen(out[0], "r");
+    for (int i = 0; i < which->endpoints; i++) {
+        require(fgets(run->endpoints[i], sizeof run->endpoints[i], lines) != NULL, "the sink's endpoints");
+        run->endpoints[i][strcspn(run->endpoints[i], "\n")] = 0;
+    }
+    fclose(lines);
+}
+
+static void stop_sink(struct run *run)
+{
+    kill(run->sink, SIGKILL);
+    waitpid(run->sink, NULL, 0);
+    munmap(run->shared, sizeof *run->shared);
+}
+
+static void wait_received(struct run *run, unsigned long messages)
+{
+    double begun = clock_ns(CLOCK_MONOTONIC);
+    while (atomic_load_explicit(&run->shared->received, memory_order_acquire) < messages) {
+        require(clock_ns(CLOCK_MONOTONIC) - begun < 120e9, "messages are missing");
+        usleep(100);
+    }
+    require(atomic_load(&run->shared->wrong) == 0, "a message is not what was sent");
+}
+
+static void open_raw(struct run *run)
+{
+    run->context = run->zmq.ctx_new();
+    for (int i = 0; i < run->which->endpoints; i++) {
+        int hwm = run->which->hwm, linger = 0, batch = 65536;
+        void *socket = run->sockets[i] = run->zmq.socket(run->context, ZMQ_PUSH);
+        pthread_mutex_init(&run->locks[i], NULL);
+        run->zmq.setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+        run->zmq.setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+        if (strcmp(run->form->name, "same") == 0)
+            require(run->zmq.setsockopt(socket, ZMQ_OUT_BATCH_SIZE, &batch, sizeof batch) == 0, "ZMQ_OUT_BATCH_SIZE");
+        require(run->zmq.connect(socket, run->endpoints[i]) == 0, "zmq_connect");
+    }
+}
+
+static void open_kvconn(struct run *run)
+{
+    const struct form *kv = run->form;
+    kvconn_options_t *options = kv->kvconn_options_new();
+    char hwm[24];
+    snprintf(hwm, sizeof hwm, "%d", run->which->hwm);
+    require(kv->kvconn_options_set(options, "send_hwm", hwm, NULL) == KVCONN_OK, "send_hwm");
+    for (int i = 0; i < run->which->endpoints; i++) {
+        kvconn_error_t error = {.struct_size = sizeof error};
+        if (kv->kvconn_connect(0, run->endpoints[i], options, 10000, &run->conns[i], &error) != KVCONN_OK) {
+            fprintf(stderr, "%s\n", error.message);
+            exit(1);
+        }
+    }
+    kv->kvconn_options_free(options);
+}
+
+static void close_all(struct run *run)
+{
+    for (int i = 0; i < run->which->endpoints; i++) {
+        if (run->form->is_kvconn)
+            (void)run->form->kvconn_disconnect(run->conns[i], NULL);
+        else
+            run->zmq.close(run->sockets[i]);
+    }
+    if (!run->form->is_kvconn)
+        run->zmq.ctx_term(run->context);
+}
+
+static void check(kvconn_status_t status, const kvconn_error_t *error)
+{
+    if (status != KVCONN_OK) {
+        fprintf(stderr, "bench: a send failed: %d %s\n", status, error->message);
+        exit(1);
+    }
+}
+
+/* The memory that a thread sends from. Every frame is filled once; only the header of the first one changes. */
+struct buffers {
+    char *bytes;
+    kvconn_frame_t frames[MAX_FRAMES];
+    uint32_t sizes[MAX_FRAMES];
+};
+
+static struct buffers make_buffers(const struct a_case *which)
+{
+    struct buffers buffers = {.bytes = calloc(which->frames, which->size)};
+    for (int i = 0; i < which->frames; i++) {
+        buffers.frames[i] = (kvconn_frame_t){buffers.bytes + i * which->size, which->size};
+        buffers.sizes[i] = which->size;
+    }
+    return buffers;
+}
+
+static inline void set_header(struct worker *worker, char *bytes, uint32_t endpoint)
+{
+    struct header header = {worker->index, endpoint, ++worker->numbers[endpoint]};
+    memcpy(bytes, &header, sizeof header);
+}
+
+static void send_raw(struct worker *worker, unsigned long messages)
+{
+    struct run *run = worker->run;
+    const struct a_case *which = run->which;
+    int (*zmq_send)(void *, const void *, size_t, int) = run->zmq.send;
+    struct buffers buffers = make_buffers(which);
+    uint32_t endpoint = worker->index * which->endpoints / which->threads;
+    for (unsigned long i = 0; i < messages; i++) {
+        set_header(worker, buffers.bytes, endpoint);
+        if (which->threads > 1)
+            pthread_mutex_lock(&run->locks[endpoint]);
+        for (int frame = 0; frame < which->frames; frame++) {
+            int more = frame < which->frames - 1 ? ZMQ_SNDMORE : 0;
+            if (zmq_send(run->sockets[endpoint], buffers.frames[frame].data, which->size, more) < 0)
+                require(0, "zmq_send");
+        }
+        if (which->threads > 1)
+            pthread_mutex_unlock(&run->locks[endpoint]);
+        if (++endpoint == (uint32_t)which->endpoints)
+            endpoint = 0;
+    }
+    free(buffers.bytes);
+}
+
+static void send_kvconn(struct worker *worker, unsigned long messages)
+{
+    struct run *run = worker->run;
+    const struct a_case *which = run->which;
+    const struct form *kv = run->form;
+    struct buffers buffers = make_buffers(which);
+    uint32_t endpoint = worker->index * which->endpoints / which->threads;
+    kvconn_error_t error = {.struct_size = sizeof error};
+    for (unsigned long i = 0; i < messages; i++) {
+        uint64_t sequence;
+        kvconn_conn_t conn = run->conns[endpoint];
+        kvconn_status_t status;
+        set_header(worker, buffers.bytes, endpoint);
+        if (which->how == PACKED)
+            status = kv->kvconn_send_packed(conn, buffers.bytes, buffers.sizes, which->frames, 60000, &sequence, &error);
+        else if (which->how == TO)
+            status = kv->kvconn_send_to(0, run->endpoints[endpoint], buffers.frames, which->frames, 60000, &conn, &sequence, &error);
+        else
+            status = kv->kvconn_send(conn, buffers.frames, which->frames, 60000, &sequence, &error);
+        if (status != KVCONN_OK)
+            check(status, &error);
+        if (++endpoint == (uint32_t)which->endpoints)
+            endpoint = 0;
+    }
+    free(buffers.bytes);
+}
+
+static void send_batches(struct worker *worker, unsigned long messages)
+{
+    struct run *run = worker->run;
+    const struct a_case *which = run->which;
+    struct buffers buffers[MAX_ENDPOINTS];
+    kvconn_batch_item_t items[MAX_ENDPOINTS];
+    kvconn_error_t error = {.struct_size = sizeof error};
+    memset(items, 0, sizeof items);
+    for (int i = 0; i < which->endpoints; i++) {
+        buffers[i] = make_buffers(which);
+        items[i].conn = run->conns[i];
+        items[i].frames = buffers[i].frames;
+        items[i].frame_count = which->frames;
+    }
+    for (unsigned long i = 0; i < messages; i += which->endpoints) {
+        for (int endpoint = 0; endpoint < which->endpoints; endpoint++)
+            set_header(worker, buffers[endpoint].bytes, endpoint);
+        check(run->form->kvconn_send_batch(items, which->endpoints, 60000, &error), &error);
+    }
+    for (int i = 0; i < which->endpoints; i++)
+        free(buffers[i].bytes);
+}
+
+static void *work(void *argument)
+{
+    struct worker *worker = argument;
+    pthread_barrier_wait(&worker->run->barrier);
+    double before = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+    if (!worker->run->form->is_kvconn)
+        send_raw(worker, worker->messages);
+    else if (worker->run->which->how == BATCH)
+        send_batches(worker, worker->messages);
+    else
+        send_kvconn(worker, worker->messages);
+    worker->cpu = clock_ns(CLOCK_THREAD_CPUTIME_ID) - before;
+    return NULL;
+}
+
+/* Lets every thread send this many messages each, and waits until the sink has them all. Returns the threads' processor time. */
+static double send_all(struct run *run, struct worker *workers, unsigned long messages, unsigned long *total)
+{
+    pthread_t threads[MAX_THREADS];
+    pthread_barrier_init(&run->barrier, NULL, run->which->threads);
+    for (int i = 1; i < run->which->threads; i++) {
+        workers[i].messages = messages;
+        require(pthread_create(&threads[i], NULL, work, &workers[i]) == 0, "pthread_create");
+    }
+    workers[0].messages = messages;
+    work(&workers[0]);
+    double cpu = workers[0].cpu;
+    for (int i = 1; i < run->which->threads; i++) {
+        pthread_join(threads[i], NULL);
+        cpu += workers[i].cpu;
+    }
+    pthread_barrier_destroy(&run->barrier);
+    *total += messages * run->which->threads;
+    wait_received(run, *total);
+    return cpu;
+}
+
+static void measure(const struct a_case *which, const struct form *form, int round, double scale, char **argv)
+{
+    struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2])};
+    struct worker workers[MAX_THREADS];
+    memset(workers, 0, sizeof workers);
+    for (int i = 0; i < which->threads; i++)
+        workers[i] = (struct worker){.run = &run, .index = i};
+    start_sink(&run, argv[1], argv[2]);
+    if (form->is_kvconn)
+        open_kvconn(&run);
+    else
+        open_raw(&run);
+    unsigned long total = 0, messages = which->messages * scale / which->threads / which->endpoints;
+    messages = (messages ? messages : 1) * which->endpoints;
+    send_all(&run, workers, messages < 6400 ? messages : 6400, &total); /* warm */
+
+    struct rusage before, after;
+    unsigned long writes_before = atomic_load(&writes);
+    getrusage(RUSAGE_SELF, &before);
+    double begun = clock_ns(CLOCK_MONOTONIC), process = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    double cpu = send_all(&run, workers, messages, &total);
+    double wall = clock_ns(CLOCK_MONOTONIC) - begun;
+    process = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process;
+    getrusage(RUSAGE_SELF, &after);
+    double sent = (double)messages * which->threads;
+    long switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
+    printf("{\"case\": \"%s\", \"form\": \"%s\", \"round\": %d, \"messages\": %.0f, \"wall_ns\": %.1f, \"sender_ns\": %.1f, "
+           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu}\n",
+        which->name, form->name, round, sent, wall / sent, cpu / sent, process / sent, switches,
+        atomic_load(&writes) - writes_before);
+    fflush(stdout);
+    close_all(&run);
+    stop_sink(&run);
+}
+
+/* A form by its argument. */
+static struct form form_of(char *argument)
+{
+    struct form form = {.name = argument};
+    char *path = strchr(argument, '=');
+    if (path == NULL)
+        return form;
+    *path++ = 0;
+    form.is_kvconn = 1;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        fprintf(stderr, "bench: %s\n", dlerror());
+        exit(1);
+    }
+#define LOAD(function) form.function = symbol(library, #function);
+    FUNCTIONS(LOAD)
+    return form;
+}
+
+int main(int argc, char **argv)
+{
+    require(argc >= 7, "usage: sender SINK LIBZMQ ROUNDS SCALE CASES FORM...");
+    int rounds = atoi(argv[3]), count = argc - 6;
+    double scale = atof(argv[4]);
+    struct form forms[16];
+    for (int i = 0; i < count; i++)
+        forms[i] = form_of(argv[6 + i]);
+    char *names = strdup(argv[5]);
+    for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {
+        int found = 0;
+        for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
+            if (strcmp(name, "all") != 0 && strcmp(name, CASES[c].name) != 0)
+                continue;
+            found = 1;
+            for (int round = 0; round < rounds; round++)
+                for (int i = 0; i < count; i++)
+                    measure(&CASES[c], &forms[(i + round) % count], round, scale, argv);
+        }
+        require(found, name);
+    }
+    free(names);
+    return 0;
+}
