@@ -31,7 +31,8 @@ const RECEIVE_HWM: i32 = 4;
 const RECEIVE_MAX: i64 = 4096;
 
 /// The monitor's events. MONITOR_STOPPED comes without being asked for: libzmq has really closed the socket.
-const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECTED
+const EVENTS: u32 = zmq_sys::ZMQ_EVENT_CONNECT_DELAYED
+    | zmq_sys::ZMQ_EVENT_CONNECTED
     | zmq_sys::ZMQ_EVENT_CLOSED
     | zmq_sys::ZMQ_EVENT_DISCONNECTED
     | zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED
@@ -71,6 +72,8 @@ pub(crate) struct Monitor {
 /// An event of a monitor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum MonitorEvent {
+    /// libzmq waits for the answer to its connect.
+    TakenUp,
     /// TCP (or the stream of ipc) is connected, on this descriptor number. libzmq may have closed it since.
     Connected(RawFd),
     /// The ZMTP handshake has succeeded.
@@ -253,6 +256,7 @@ impl Monitor {
 
 fn event(number: u32, value: i32) -> Option<MonitorEvent> {
     Some(match number {
+        zmq_sys::ZMQ_EVENT_CONNECT_DELAYED => MonitorEvent::TakenUp,
         zmq_sys::ZMQ_EVENT_CONNECTED => MonitorEvent::Connected(value),
         zmq_sys::ZMQ_EVENT_HANDSHAKE_SUCCEEDED => MonitorEvent::Ready,
         zmq_sys::ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL => MonitorEvent::HandshakeFailed(value),

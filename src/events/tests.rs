@@ -293,9 +293,9 @@ fn an_unread_queue_stays_small() {
     let queue = events.queue.lock();
     let room = queue.events.capacity();
     assert!(room <= 2048, "room for {room} events");
-    assert!(queue.events.iter().all(|(_, e)| e.message.capacity() <= MAX_MESSAGE));
-    assert_eq!(queue.overflows, queue.events.iter().filter(|(loss, _)| loss.count > 0).count() + 1);
-    lost += queue.loss.count + queue.events.iter().map(|(loss, _)| loss.count).sum::<u64>();
+    assert!(queue.events.iter().all(|queued| queued.event.message.capacity() <= MAX_MESSAGE));
+    assert_eq!(queue.overflows, queue.events.iter().filter(|queued| queued.loss.count > 0).count() + 1);
+    lost += queue.loss.count + queue.events.iter().map(|queued| queued.loss.count).sum::<u64>();
     assert_eq!(lost, queue.dropped);
     assert_eq!(read + lost + queue.events.len() as u64, 1_000_000);
 }

@@ -12,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::pacing::Pacing;
 use super::resolve::{ResolveError, Resolver};
 use crate::budget::descriptors::DescriptorBudget;
 use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
@@ -58,6 +59,8 @@ enum Command {
     Watch { attempt: AttemptId, monitor: Monitor, conn: Arc<Connection> },
     /// The look-up of its name has ended.
     Resolved { attempt: AttemptId, found: ResolvedRoutes },
+    /// A caller waits for this dial attempt.
+    Hurry { attempt: AttemptId },
     /// The dial attempt is not used any more: close its socket.
     Close { attempt: AttemptId, push: PushSocket },
     /// A dial attempt that was made and never watched: close its socket.
@@ -99,6 +102,7 @@ impl Watcher {
             inbox: inbox.clone(),
             commands: commands.clone(),
             attempts: HashMap::new(),
+            pacing: Pacing::default(),
             timers: BinaryHeap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
@@ -128,6 +132,10 @@ impl Watcher {
 impl SocketWatcher for Watcher {
     fn close(&self, attempt: AttemptId, push: PushSocket) {
         self.queue(Command::Close { attempt, push });
+    }
+
+    fn hurry(&self, attempt: AttemptId) {
+        self.queue(Command::Hurry { attempt });
     }
 
     fn check_stall(&self, conn: ConnId, within: Duration) {
@@ -168,6 +176,7 @@ struct Watch {
     inbox: Arc<Inbox>,
     commands: Arc<Mutex<VecDeque<Command>>>,
     attempts: HashMap<AttemptId, DialAttempt>,
+    pacing: Pacing,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
@@ -190,6 +199,9 @@ impl Watch {
             }
             self.process_commands();
             self.process_timers();
+            while let Some((attempt, since)) = self.pacing.next() {
+                self.dial(attempt, since);
+            }
         }
     }
 
@@ -203,6 +215,7 @@ impl Watch {
             match command {
                 Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
                 Command::Resolved { attempt, found } => self.resolved(attempt, found),
+                Command::Hurry { attempt } => self.pacing.hurry(attempt),
                 Command::Close { attempt, push } => self.close(attempt, push),
                 Command::Discard { attempt, push, monitor } => {
                     self.insert(attempt, monitor, None, None);
@@ -310,10 +323,18 @@ impl Watch {
         }
     }
 
-    /// Dials the next address on this dial attempt's new socket.
+    /// Dials the next address on this dial attempt's new socket, when it is its turn.
     fn dial_next(&mut self, id: AttemptId) {
+        let Some(DialAttempt { conn: Some(conn), .. }) = self.attempts.get(&id) else { return };
+        let hurried = conn.lock().is_hurried();
+        self.pacing.queue(id, hurried, Instant::now());
+    }
+
+    /// It is this dial attempt's turn. It has waited since then.
+    fn dial(&mut self, id: AttemptId, since: Instant) {
         let now = Instant::now();
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
+        dial.waited(now.saturating_duration_since(since));
         let Some(address) = dial.next_address(now) else {
             let verdict = dial.failed(now, libc::EADDRNOTAVAIL, "the name has no address");
             return self.follow(id, verdict);
@@ -326,7 +347,10 @@ impl Watch {
         drop(inner);
         log::log(Level::Debug, || format!("connection {} dials {}", conn.id(), address.to_string_lossy()));
         match dialled {
-            Ok(()) => self.timers.push(Reverse((dial.due(), Timer::Dial(id)))),
+            Ok(()) => {
+                self.timers.push(Reverse((dial.due(), Timer::Dial(id))));
+                self.pacing.dialled(id);
+            }
             Err(e) => {
                 let text = format!("libzmq does not dial {}: {e}", address.to_string_lossy());
                 let verdict = dial.failed(now, e.raw_os_error().unwrap_or(0), &text);
@@ -336,6 +360,9 @@ impl Watch {
     }
 
     fn dial_due(&mut self, attempt: AttemptId, now: Instant) {
+        if self.pacing.is_queued(attempt) {
+            return; // its time begins with its turn
+        }
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
             return;
         };
@@ -354,6 +381,9 @@ impl Watch {
     fn handle_events(&mut self, id: AttemptId) {
         let mut events = VecDeque::new();
         self.read_monitor(id, &mut events);
+        if !events.is_empty() {
+            self.pacing.over(id);
+        }
         while let Some(event) = events.pop_front() {
             if event == MonitorEvent::Ready {
                 let tcp = self.own_descriptor(id);
@@ -437,7 +467,7 @@ impl Watch {
             }
             return;
         }
-        if attempt.closing {
+        if attempt.closing || event == MonitorEvent::TakenUp {
             return;
         }
         let Some(conn) = attempt.conn.clone() else { return };
@@ -509,6 +539,7 @@ impl Watch {
     }
 
     fn close(&mut self, id: AttemptId, push: PushSocket) {
+        self.pacing.over(id);
         if let Some(attempt) = self.attempts.get_mut(&id) {
             attempt.closing = true;
             attempt.dial = None;

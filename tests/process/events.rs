@@ -356,7 +356,7 @@ fn endings_are_not_crowded_out() {
     let engine = Engine::with(&[("max_events", "10")]);
     let conns: Vec<_> = peer.endpoints().iter().map(|endpoint| engine.ready(endpoint)).collect();
     peer.kill();
-    conns.iter().for_each(|conn| wait_ended(conn, LONG));
+    conns.iter().for_each(|conn| _ = wait_ended(conn, LONG));
     let events = engine.events();
     let lost = events.iter().filter(|event| event.kind == EventKind::PeerLost).map(|event| event.conn);
     assert_eq!(lost.collect::<BTreeSet<_>>(), conns.iter().map(|conn| conn.id()).collect());
