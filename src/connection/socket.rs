@@ -64,7 +64,7 @@ pub(crate) struct PushSocket {
 
 /// The monitor of a dial attempt, owned by the watcher.
 pub(crate) struct Monitor {
-    events: libzmq::Monitor,
+    events: libzmq::EventReader,
     /// Returned when the monitor is dropped, which is after libzmq has closed the socket.
     _lease: Lease,
 }

@@ -25,7 +25,7 @@ use std::io;
 pub(crate) use context::Context;
 pub(crate) use curve::{curve_public_key, is_curve_key};
 pub(crate) use frame::{Frame, FreeCallback};
-pub(crate) use monitor::{Inbox, Monitor};
+pub(crate) use monitor::{EventReader, Inbox};
 pub(crate) use socket::Socket;
 
 #[cold]

@@ -56,7 +56,7 @@ impl Inbox {
     }
 
     fn list(&self, reports: &Reports) {
-        // SAFETY: a `Reports` is always in an `Arc`, see `Monitor::new`. The list owns the new count.
+        // SAFETY: a `Reports` is always in an `Arc`, see `EventReader::new`. The list owns the new count.
         unsafe { Arc::increment_strong_count(reports) };
         let entry = ptr::from_ref(reports).cast_mut();
         let mut latest = self.latest.load(Ordering::Relaxed);
@@ -126,14 +126,14 @@ impl Reports {
 }
 
 /// Reads the events of one socket.
-pub(crate) struct Monitor {
+pub(crate) struct EventReader {
     reports: Arc<Reports>,
     read: Cell<usize>,
 }
 
-impl Monitor {
+impl EventReader {
     /// For a socket of that name, which the inbox will give.
-    pub(super) fn new(inbox: &Arc<Inbox>, name: u64) -> Monitor {
+    pub(super) fn new(inbox: &Arc<Inbox>, name: u64) -> EventReader {
         let reports = Arc::new(Reports {
             name,
             inbox: inbox.clone(),
@@ -142,7 +142,7 @@ impl Monitor {
             listed: AtomicBool::new(false),
             next: AtomicPtr::new(ptr::null_mut()),
         });
-        Monitor { reports, read: Cell::new(0) }
+        EventReader { reports, read: Cell::new(0) }
     }
 
     /// The next event and its value. `None`: no other has come yet.
@@ -162,7 +162,7 @@ impl Monitor {
 /// Gives back the argument of a monitor that libzmq did not take.
 ///
 /// # Safety
-/// `hint` comes from [`Monitor::hint`], and is not used any more.
+/// `hint` comes from [`EventReader::hint`], and is not used any more.
 pub(super) unsafe fn drop_hint(hint: *mut c_void) {
     // SAFETY: the caller's promise.
     drop(unsafe { Arc::from_raw(hint.cast::<Reports>().cast_const()) });
@@ -171,7 +171,7 @@ pub(super) unsafe fn drop_hint(hint: *mut c_void) {
 /// What libzmq calls.
 ///
 /// # Safety
-/// `hint` comes from [`Monitor::hint`]. Calls with the same one are made one after the other. `MONITOR_STOPPED` is the
+/// `hint` comes from [`EventReader::hint`]. Calls with the same one are made one after the other. `MONITOR_STOPPED` is the
 /// last one.
 pub(super) unsafe extern "C" fn report(hint: *mut c_void, event: u64, value: u64) {
     // SAFETY: the count that the hint stands for is given back below, after the last call.
@@ -207,14 +207,14 @@ mod tests {
         names
     }
 
-    fn all(monitor: &Monitor) -> Vec<(u32, i32)> {
+    fn all(monitor: &EventReader) -> Vec<(u32, i32)> {
         std::iter::from_fn(|| monitor.next()).collect()
     }
 
     #[test]
     fn events_are_read_in_order_and_a_socket_is_listed_once() {
         let (inbox, wake) = inbox();
-        let [first, second] = [7, 8].map(|name| Monitor::new(&inbox, name));
+        let [first, second] = [7, 8].map(|name| EventReader::new(&inbox, name));
         let hints = [first.hint(), second.hint()];
         let readable = || wait_readable(&[wake.as_raw_fd()], Instant::now());
         assert!(!readable() && taken(&inbox).is_empty() && first.next().is_none());
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn the_ends_find_room_after_any_number_of_other_events() {
         let (inbox, _wake) = inbox();
-        let monitor = Monitor::new(&inbox, 1);
+        let monitor = EventReader::new(&inbox, 1);
         let hint = monitor.hint();
         let events = [vec![CONNECTED; 100], vec![DISCONNECTED; 100], vec![STOPPED]].concat();
         // SAFETY: as above.
@@ -254,7 +254,7 @@ mod tests {
     fn nothing_is_left_when_the_monitor_goes_first_or_libzmq_does() {
         for reader_first in [false, true] {
             let (inbox, _wake) = inbox();
-            let monitor = Monitor::new(&inbox, 1);
+            let monitor = EventReader::new(&inbox, 1);
             let (hint, left) = (monitor.hint(), Arc::downgrade(&monitor.reports));
             let mut monitor = Some(monitor).filter(|_| !reader_first);
             // SAFETY: as above.
@@ -274,7 +274,7 @@ mod tests {
     fn no_event_is_missed_while_threads_report_and_one_reads() {
         const SOCKETS: u64 = 2000;
         let (inbox, wake) = inbox();
-        let monitors: Vec<_> = (0..SOCKETS).map(|name| Monitor::new(&inbox, name)).collect();
+        let monitors: Vec<_> = (0..SOCKETS).map(|name| EventReader::new(&inbox, name)).collect();
         let hints: Vec<_> = monitors.iter().map(|monitor| monitor.hint() as usize).collect();
         let mut stopped = 0;
         std::thread::scope(|scope| {

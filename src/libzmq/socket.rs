@@ -6,7 +6,7 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-use super::monitor::{Monitor, drop_hint, report};
+use super::monitor::{EventReader, drop_hint, report};
 use super::{Frame, Inbox, check, io_error, retry};
 
 /// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
@@ -92,8 +92,8 @@ impl Socket {
     }
 
     /// Has its events (a mask) reported. The inbox gives `name` when there are some.
-    pub(crate) fn monitor(&self, inbox: &Arc<Inbox>, name: u64, events: u32) -> io::Result<Monitor> {
-        let monitor = Monitor::new(inbox, name);
+    pub(crate) fn monitor(&self, inbox: &Arc<Inbox>, name: u64, events: u32) -> io::Result<EventReader> {
+        let monitor = EventReader::new(inbox, name);
         let hint = monitor.hint();
         // SAFETY: the socket is live. libzmq calls as `report` requires: see the patch.
         let set = check(unsafe { zmq_socket_monitor_call(self.raw.as_ptr(), report, hint, events as c_int) });
