@@ -357,7 +357,8 @@ impl ConnectionInner {
         }
         let due = self.stall_time.saturating_sub(idle);
         Some(if due.is_zero() {
-            self.check_interval()
+            // The longer it has stalled, the less often: RECOVERED is late by a tenth of the stall at most.
+            self.check_interval().max((idle / 10).min(Duration::from_secs(1)))
         } else {
             due.clamp(Duration::from_millis(1), self.check_interval())
         })

@@ -91,7 +91,7 @@ struct Reports {
     written: AtomicUsize,
     /// Whether it is in the inbox's list.
     listed: AtomicBool,
-    /// The next one in the list. Belongs to whoever has set `listed`, then to the list.
+    /// The next one in the list. Written by the thread that has set `listed`, then it is the list's.
     next: AtomicPtr<Reports>,
 }
 

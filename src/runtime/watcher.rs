@@ -43,10 +43,14 @@ type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Res
 /// How long libzmq has to report the errno of a connection that the kernel has reported as dead.
 const ERRNO_TAKEN: Duration = Duration::from_millis(5);
 
+/// Looks at the progress of connections begin at multiples of this, so that many connections are looked at in one wake-up:
+/// there are at most 200 of these in a second.
+const GRID: Duration = Duration::from_millis(5);
+
 /// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
     /// Leaf lock.
-    commands: Arc<Mutex<VecDeque<Command>>>,
+    commands: Arc<Mutex<Commands>>,
     wake: Arc<EventFd>,
     inbox: Arc<Inbox>,
 }
@@ -67,6 +71,15 @@ enum Command {
     Discard { attempt: AttemptId, push: PushSocket, monitor: Monitor },
     /// Something is in flight: check its progress at this time.
     CheckStall { conn: ConnId, at: Instant },
+}
+
+/// What other threads ask the watcher for.
+struct Commands {
+    queue: VecDeque<Command>,
+    /// The watcher was woken for them, and has not looked since.
+    woken: bool,
+    /// When the watcher looks at the latest, without being woken.
+    looks_by: Option<Instant>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +103,8 @@ impl Watcher {
         let wake = Arc::new(EventFd::new().map_err(|e| failed("an eventfd", e))?);
         let epoll = Epoll::new().map_err(|e| failed("an epoll descriptor", e))?;
         epoll.add(wake.as_raw_fd(), WAKE).map_err(|e| failed("its eventfd watched", e))?;
-        let commands = Arc::new(Mutex::new(VecDeque::new()));
+        let commands = Commands { queue: VecDeque::new(), woken: false, looks_by: None };
+        let commands = Arc::new(Mutex::new(commands));
         let inbox = Arc::new(Inbox::new(wake.clone()));
         let mut watch = Watch {
             context,
@@ -103,6 +117,7 @@ impl Watcher {
             commands: commands.clone(),
             attempts: HashMap::new(),
             pacing: Pacing::default(),
+            grid: Instant::now(),
             timers: BinaryHeap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
@@ -143,11 +158,14 @@ impl SocketWatcher for Watcher {
     }
 }
 
-fn queue(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
+fn queue(commands: &Mutex<Commands>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
-    commands.push_back(command);
-    // Woken under the lock, and only for the first command: the watcher clears the eventfd before it takes commands.
-    if commands.len() == 1 || wake.owes_wake() {
+    // A look that is due later than the watcher's next one does not wake it.
+    let can_wait = matches!(&command, Command::CheckStall { at, .. } if commands.looks_by.is_some_and(|by| by <= *at));
+    commands.queue.push_back(command);
+    // Woken under the lock, and once: the watcher clears the eventfd before it takes commands.
+    if !can_wait && !commands.woken || wake.owes_wake() {
+        commands.woken = true;
         wake.wake();
     }
 }
@@ -174,9 +192,11 @@ struct Watch {
     epoll: Epoll,
     wake: Arc<EventFd>,
     inbox: Arc<Inbox>,
-    commands: Arc<Mutex<VecDeque<Command>>>,
+    commands: Arc<Mutex<Commands>>,
     attempts: HashMap<AttemptId, DialAttempt>,
     pacing: Pacing,
+    /// A point of the grid.
+    grid: Instant,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
@@ -187,7 +207,13 @@ impl Watch {
     fn run(&mut self) {
         let (mut ready, mut reported) = (Vec::new(), Vec::new());
         loop {
-            self.epoll.wait(self.next_timer(), &mut ready);
+            let next = self.next_timer();
+            let mut commands = self.commands.lock();
+            commands.looks_by = next;
+            // What came after the last look may rely on that look's time.
+            let next = if commands.queue.is_empty() { next } else { Some(Instant::now()) };
+            drop(commands);
+            self.epoll.wait(next, &mut ready);
             // Cleared first: what comes from here on wakes again.
             self.wake.clear();
             self.inbox.take(&mut reported);
@@ -210,8 +236,9 @@ impl Watch {
     }
 
     fn process_commands(&mut self) {
+        self.commands.lock().woken = false;
         for _ in 0..COMMANDS_AT_ONCE {
-            let Some(command) = self.commands.lock().pop_front() else { return };
+            let Some(command) = self.commands.lock().queue.pop_front() else { return };
             match command {
                 Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
                 Command::Resolved { attempt, found } => self.resolved(attempt, found),
@@ -221,11 +248,9 @@ impl Watch {
                     self.insert(attempt, monitor, None, None);
                     self.close(attempt, push);
                 }
-                Command::CheckStall { conn, at } => self.timers.push(Reverse((at, Timer::Stall(conn)))),
+                Command::CheckStall { conn, at } => self.look_at(conn, at),
             }
         }
-        // More commands may wait, and their senders do not wake the watcher again.
-        self.wake.wake();
     }
 
     fn process_timers(&mut self) {
@@ -256,8 +281,16 @@ impl Watch {
         inner.touched();
         drop(inner);
         if let Some(time) = again {
-            self.timers.push(Reverse((now + time, Timer::Stall(id))));
+            self.look_at(id, now + time);
         }
+    }
+
+    /// Looks at the connection's progress then, or at the next point of the grid.
+    fn look_at(&mut self, conn: ConnId, at: Instant) {
+        let since = at.saturating_duration_since(self.grid).as_nanos();
+        let points = since.div_ceil(GRID.as_nanos());
+        let at = self.grid + Duration::from_nanos(u64::try_from(points * GRID.as_nanos()).unwrap_or(u64::MAX));
+        self.timers.push(Reverse((at, Timer::Stall(conn))));
     }
 
     fn check_idle(&mut self, id: ConnId, now: Instant) {
