@@ -66,8 +66,18 @@ impl DescriptorBudget {
     }
 }
 
-/// Whether `count` descriptors can be opened now. Checked by opening them.
+/// Whether `count` descriptors can be opened now. The system gives the lowest free number. If the highest ones that the
+/// limit allows are free, so many can be opened. Otherwise it is checked by opening them.
 pub(crate) fn check_free(count: usize) -> Result<()> {
+    let end = i32::try_from(nofile().0).unwrap_or(i32::MAX);
+    let highest = end.saturating_sub(i32::try_from(count).unwrap_or(i32::MAX)).max(0)..end;
+    if highest.len() == count && highest.into_iter().all(descriptor::is_free) {
+        return Ok(());
+    }
+    check_by_opening(count)
+}
+
+fn check_by_opening(count: usize) -> Result<()> {
     let mut held = Vec::with_capacity(count);
     for _ in 0..count {
         // SAFETY: takes no pointers.
@@ -91,4 +101,22 @@ pub(crate) fn nofile() -> (u64, u64) {
     // SAFETY: writes to a live struct; cannot fail for this resource.
     unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) };
     (limit.rlim_cur, limit.rlim_max)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::fd::AsRawFd;
+
+    use super::*;
+
+    #[test]
+    fn free_descriptors_are_found_also_beside_one_with_the_highest_number() {
+        let (soft, _) = nofile();
+        check_free(4).expect("the limit is far");
+        // SAFETY: no pointers; a copy at the highest number that is allowed.
+        let highest = descriptor::own(unsafe { libc::fcntl(0, libc::F_DUPFD_CLOEXEC, soft as libc::c_int - 1) });
+        let highest = highest.expect("the highest number is free");
+        assert_eq!(highest.as_raw_fd() as u64, soft - 1);
+        check_free(4).expect("lower ones are free");
+    }
 }

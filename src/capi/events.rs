@@ -2,8 +2,11 @@
 //!
 //! Each manager queues what happens to its connections and nodes, in order. Every connection raises exactly one ending
 //! event: CONNECT_FAILED, PEER_LOST, DISCONNECTED, EVICTED or NODE_FAILED. It is queued before the call that caused it
-//! returns. The surviving connections of a failed node end as NODE_FAILED, not as PEER_LOST. The queue is bounded (option
-//! max_events): events that do not fit are counted, and OVERFLOW says how many are missing at its place.
+//! returns. The surviving connections of a failed node end as NODE_FAILED, not as PEER_LOST.
+//!
+//! The queue is bounded (option max_events): events that do not fit are counted, and OVERFLOW says how many are missing at
+//! its place. Ending events have places of their own. Only the ending of a connection that began while max_events
+//! endings were unread can be missing.
 //!
 //! To find your rank from an event, keep the id from kvconn_connect (with wait_ms 0 it is set at once) and compare it
 //! with event.conn. Do not compare endpoint texts: event.endpoint is canonical.

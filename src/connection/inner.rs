@@ -33,6 +33,8 @@ use crate::sys::wake::EventFd;
 pub(crate) struct ConnectionInner {
     conn: ConnId,
     pub(super) state: State,
+    /// A caller waits, or has waited, for its dial.
+    hurried: bool,
     /// The pipe died within a message: nothing may be handed to libzmq any more.
     dead: bool,
     /// A sender has the socket, and hands over a long message without the lock.
@@ -115,6 +117,7 @@ impl ConnectionInner {
             in_flight: BuffersInFlight::new(),
             progress: Coarse::now(),
             ran_out: None,
+            hurried: false,
             dead: false,
             draining: None,
             stalled: false,
@@ -311,6 +314,21 @@ impl ConnectionInner {
         }
     }
 
+    /// A caller waits for its dial.
+    pub(super) fn hurry(&mut self) {
+        if self.state == State::Connecting
+            && !std::mem::replace(&mut self.hurried, true)
+            && let Some((attempt, _)) = &self.socket
+        {
+            self.watcher.hurry(*attempt);
+        }
+    }
+
+    /// Whether a caller waits, or has waited, for its dial.
+    pub(crate) fn is_hurried(&self) -> bool {
+        self.hurried
+    }
+
     /// Checks the progress of what is in flight, and raises STALLED or RECOVERED when due. Returns the time until the
     /// next check; `None` when nothing is in flight.
     pub(crate) fn check_stall(&mut self) -> Option<Duration> {
@@ -339,7 +357,8 @@ impl ConnectionInner {
         }
         let due = self.stall_time.saturating_sub(idle);
         Some(if due.is_zero() {
-            self.check_interval()
+            // The longer it has stalled, the less often: RECOVERED is late by a tenth of the stall at most.
+            self.check_interval().max((idle / 10).min(Duration::from_secs(1)))
         } else {
             due.clamp(Duration::from_millis(1), self.check_interval())
         })
@@ -454,6 +473,7 @@ impl ConnectionInner {
                 return over(Status::Stalled, text);
             }
             if now < deadline {
+                self.hurry();
                 return Patience::Until(deadline);
             }
             return over(Status::Timeout, format!("not READY within {} ms; not accepted", timeout.as_millis()));

@@ -126,6 +126,7 @@ impl Connection {
     ) -> Arc<Connection> {
         let gate = registry.open_gate();
         let id = gate.id();
+        events.expect_ending(id);
         let inner = ConnectionInner::new(id, endpoint.clone(), &values, attempt, events, (watcher, reservation));
         gate.occupy(inner);
         Arc::new(Connection {
@@ -346,6 +347,7 @@ impl Connection {
 
     /// Waits until it is READY. An error says why it cannot become READY, or that the deadline has passed.
     pub(crate) fn wait_ready(&self, deadline: Instant) -> Result<()> {
+        self.gate.lock().hurry();
         let found = self.gate.wait_for(deadline, |inner| match inner.state {
             State::Connecting => inner.refusal().map(Err),
             State::Ready => Some(Ok(())),

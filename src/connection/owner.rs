@@ -40,6 +40,8 @@ pub(crate) trait Owner: Send + Sync {
 pub(crate) trait SocketWatcher: Send + Sync {
     /// Closes the socket of a dial attempt that is watched.
     fn close(&self, attempt: AttemptId, push: PushSocket);
+    /// A caller waits for this dial attempt.
+    fn hurry(&self, attempt: AttemptId);
     /// Looks after `within` whether messages in flight make progress.
     fn check_stall(&self, conn: ConnId, within: Duration);
 }

@@ -2,11 +2,14 @@
 //!
 //! Reading it is optional. When it is full, the newest events are dropped, and an OVERFLOW takes their place in the
 //! order: an event read before it happened before the loss, an event read after it happened after the loss.
+//!
+//! Each connection has a place of its own for its ending, beside the others, so READY and STALLED do not crowd it out.
+//! Only a connection that begins while `bound` endings are unread has none: nobody reads then, and memory is bounded.
 
 #[cfg(test)]
 mod tests;
 
-use std::collections::VecDeque;
+use std::collections::{HashSet, VecDeque};
 use std::os::fd::{AsRawFd, RawFd};
 use std::sync::Arc;
 use std::time::{Instant, SystemTime};
@@ -50,6 +53,11 @@ pub enum EventKind {
 }
 
 impl EventKind {
+    /// Whether it is the last event of a connection, if it is about one.
+    fn ends_connection(self) -> bool {
+        self == EventKind::ConnectFailed || self.is_ending()
+    }
+
     /// Its name, as in the header's constants.
     pub fn name(self) -> &'static str {
         match self {
@@ -247,7 +255,11 @@ pub struct Events {
 
 struct Queue {
     /// Each event, with the events lost right before it.
-    events: VecDeque<(Loss, Event)>,
+    events: VecDeque<Queued>,
+    /// How many of them are endings that have a place of their own.
+    endings: usize,
+    /// Live connections without such a place.
+    without_place: HashSet<ConnId>,
     /// The events lost after the last of `events`.
     loss: Loss,
     /// How many of these losses are not empty. Each becomes an OVERFLOW.
@@ -262,6 +274,14 @@ struct Queue {
     fd: Option<EventFd>,
 }
 
+struct Queued {
+    /// The events lost right before it.
+    loss: Loss,
+    event: Event,
+    /// It is an ending that has a place of its own.
+    has_place: bool,
+}
+
 /// Events that did not fit at one place of the queue.
 #[derive(Default)]
 struct Loss {
@@ -271,10 +291,12 @@ struct Loss {
 }
 
 impl Events {
-    /// An empty queue. `bound` events can wait, OVERFLOWs not counted.
+    /// An empty queue. `bound` events can wait, besides OVERFLOWs and the endings that have a place of their own.
     pub fn new(bound: usize) -> Events {
         let queue = Queue {
             events: VecDeque::new(),
+            endings: 0,
+            without_place: HashSet::new(),
             loss: Loss::default(),
             overflows: 0,
             bound,
@@ -290,6 +312,14 @@ impl Events {
     /// From now on `bound` events can wait. Waiting events stay, even if they are more.
     pub fn set_bound(&self, bound: usize) {
         self.queue.lock().bound = bound;
+    }
+
+    /// A connection begins. Its ending gets a place of its own, unless as many endings as the bound are unread.
+    pub(crate) fn expect_ending(&self, conn: ConnId) {
+        let mut queue = self.queue.lock();
+        if queue.endings >= queue.bound {
+            queue.without_place.insert(conn);
+        }
     }
 
     /// Logs an event and queues it, or counts it as lost. Never waits for a reader.
@@ -403,9 +433,12 @@ impl Queue {
     fn push(&mut self, event: Event) -> bool {
         let before = self.len();
         self.stalls += u64::from(event.kind == EventKind::Stalled);
-        if self.events.len() < self.bound {
+        let is_ending = event.conn != ConnId::NONE && event.kind.ends_connection();
+        let has_place = is_ending && !self.without_place.remove(&event.conn);
+        if has_place || self.events.len() - self.endings < self.bound {
             let loss = std::mem::take(&mut self.loss);
-            self.events.push_back((loss, event));
+            self.endings += usize::from(has_place);
+            self.events.push_back(Queued { loss, event, has_place });
         } else {
             self.dropped += 1;
             self.loss.count += 1;
@@ -422,14 +455,18 @@ impl Queue {
     }
 
     fn pop(&mut self) -> Option<Event> {
-        let loss = self.events.front_mut().map_or(&mut self.loss, |(loss, _)| loss);
+        let loss = self.events.front_mut().map_or(&mut self.loss, |first| &mut first.loss);
         let event = match std::mem::take(loss) {
             Loss { count, since: Some(since) } => {
                 self.overflows -= 1;
                 let text = format!("{count} events were lost here: the queue was full (option max_events)");
                 Event { at: since, ..Event::new(EventKind::Overflow, text).count(count) }
             }
-            _ => self.events.pop_front()?.1,
+            _ => {
+                let first = self.events.pop_front()?;
+                self.endings -= usize::from(first.has_place);
+                first.event
+            }
         };
         if let (0, Some(fd)) = (self.len(), &self.fd) {
             fd.clear();

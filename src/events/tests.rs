@@ -82,6 +82,51 @@ fn an_overflow_takes_the_place_of_the_loss_and_counts_it() {
     assert_eq!((events.len(), events.dropped_total()), (0, 4));
 }
 
+/// An event of a connection.
+fn of(kind: EventKind, conn: u64) -> Event {
+    Event::new(kind, "").conn(ConnId(conn), &Endpoint::parse("tcp://10.0.0.1:1000").unwrap()).count(conn)
+}
+
+#[test]
+fn endings_are_not_crowded_out_by_other_events() {
+    use EventKind::{ConnectFailed, Disconnected, Evicted, NodeFailed, Overflow, PeerLost, Ready, Stalled};
+    let events = Events::new(2);
+    let endings = [ConnectFailed, PeerLost, Disconnected, Evicted, NodeFailed];
+    (1..=5).for_each(|conn| events.expect_ending(ConnId(conn)));
+    (1..=5).for_each(|conn| events.push(of(Ready, conn)));
+    (1..=5).for_each(|conn| events.push(of(Stalled, conn)));
+    (1..=5).zip(endings).for_each(|(conn, kind)| events.push(of(kind, conn)));
+    events.push(of(Ready, 6)); // lost: the endings' places are their own
+    assert_eq!((events.len(), events.dropped_total()), (2 + 1 + 5 + 1, 9));
+    let first = [(Ready, 1), (Ready, 2), (Overflow, 8)];
+    let last = [(ConnectFailed, 1), (PeerLost, 2), (Disconnected, 3), (Evicted, 4), (NodeFailed, 5), (Overflow, 1)];
+    assert_eq!(drain(&events), [&first[..], &last[..]].concat());
+    // The places are free again.
+    (1..=9).for_each(|conn| events.push(of(PeerLost, conn)));
+    (1..=3).for_each(|conn| events.push(of(Ready, conn)));
+    assert_eq!(drain(&events).len(), 9 + 2 + 1);
+}
+
+#[test]
+fn endings_that_nobody_reads_are_bounded_and_those_of_older_connections_are_kept() {
+    use EventKind::{Disconnected, Overflow};
+    let events = Events::new(3);
+    let old: Vec<u64> = (1..=10).collect();
+    old.iter().for_each(|conn| events.expect_ending(ConnId(*conn)));
+    // Connections come and go, and nobody reads.
+    for conn in 11..1000 {
+        events.expect_ending(ConnId(conn));
+        events.push(of(Disconnected, conn));
+    }
+    assert_eq!(events.len(), 3 + 3 + 1, "three in places of their own, three in those for all, one OVERFLOW");
+    old.iter().for_each(|conn| events.push(of(Disconnected, *conn)));
+    let read = drain(&events);
+    let expected: Vec<_> = (11..17).map(|conn| (Disconnected, conn)).chain([(Overflow, 1000 - 17)]).collect();
+    assert_eq!(read[..7], expected);
+    assert_eq!(read[7..], old.iter().map(|conn| (Disconnected, *conn)).collect::<Vec<_>>());
+    assert!(events.queue.lock().without_place.is_empty());
+}
+
 #[test]
 fn a_smaller_bound_keeps_waiting_events() {
     use EventKind::{Overflow, Ready};
@@ -248,9 +293,9 @@ fn an_unread_queue_stays_small() {
     let queue = events.queue.lock();
     let room = queue.events.capacity();
     assert!(room <= 2048, "room for {room} events");
-    assert!(queue.events.iter().all(|(_, e)| e.message.capacity() <= MAX_MESSAGE));
-    assert_eq!(queue.overflows, queue.events.iter().filter(|(loss, _)| loss.count > 0).count() + 1);
-    lost += queue.loss.count + queue.events.iter().map(|(loss, _)| loss.count).sum::<u64>();
+    assert!(queue.events.iter().all(|queued| queued.event.message.capacity() <= MAX_MESSAGE));
+    assert_eq!(queue.overflows, queue.events.iter().filter(|queued| queued.loss.count > 0).count() + 1);
+    lost += queue.loss.count + queue.events.iter().map(|queued| queued.loss.count).sum::<u64>();
     assert_eq!(lost, queue.dropped);
     assert_eq!(read + lost + queue.events.len() as u64, 1_000_000);
 }

@@ -1,8 +1,7 @@
 //! libzmq, made safe: no other folder calls its C functions.
 //!
-//! The `zmq` crate's safe types do what they can do: [`zmq::Socket`] for options, reading and closing, [`zmq::Message`]
-//! for what a monitor reports, [`zmq::version`] and [`zmq::has`]. The raw functions of `zmq-sys` are used where the
-//! crate lacks something or gets it wrong:
+//! The `zmq` crate's safe types do what they can do: [`zmq::Socket`] for options and closing, [`zmq::version`] and
+//! [`zmq::has`]. The raw functions of `zmq-sys` are used where the crate lacks something or gets it wrong:
 //!
 //! * [`zmq::Context`] cannot set `ZMQ_MAX_SOCKETS`, does not notice when no context could be made, and its drop waits
 //!   in `zmq_ctx_term`, without a bound, for sockets that still linger.
@@ -11,11 +10,13 @@
 //! * `zmq::Socket::send` takes the message and drops it on EAGAIN. kvconn keeps it and tries again.
 //! * `zmq::Message` panics when memory runs out, has no free callback and no `zmq_msg_copy`.
 //! * `zmq::z85_decode` says that every text is a key, and leaks its copy of it. `zmq_curve_public` is in neither crate.
+//! * `zmq_socket_monitor_call` is a correction of ours (`bundled/zeromq-src/patches`), so it is in neither crate.
 //! * `ZMQ_TCP_MAXRT`, `ZMQ_BINDTODEVICE` and the draft option `ZMQ_OUT_BATCH_SIZE` have no setter.
 
 mod context;
 mod curve;
 mod frame;
+mod monitor;
 mod socket;
 
 use std::ffi::{CStr, c_int};
@@ -24,6 +25,7 @@ use std::io;
 pub(crate) use context::Context;
 pub(crate) use curve::{curve_public_key, is_curve_key};
 pub(crate) use frame::{Frame, FreeCallback};
+pub(crate) use monitor::{EventReader, Inbox};
 pub(crate) use socket::Socket;
 
 #[cold]

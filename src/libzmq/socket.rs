@@ -4,11 +4,23 @@ use std::ffi::{CStr, c_int, c_void};
 use std::io;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
+use std::sync::Arc;
 
-use super::{Frame, check, io_error, retry};
+use super::monitor::{EventReader, drop_hint, report};
+use super::{Frame, Inbox, check, io_error, retry};
 
 /// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
 const ZMQ_OUT_BATCH_SIZE: u32 = 102;
+
+unsafe extern "C" {
+    /// `patches/0030-monitor-by-calls.patch` of the bundled libzmq.
+    fn zmq_socket_monitor_call(
+        socket: *mut c_void,
+        function: unsafe extern "C" fn(*mut c_void, u64, u64),
+        hint: *mut c_void,
+        events: c_int,
+    ) -> c_int;
+}
 
 /// One libzmq socket; closed when dropped, lingering as its option says.
 ///
@@ -79,10 +91,18 @@ impl Socket {
         retry(|| check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) }))
     }
 
-    /// Reports its events (a mask) to the PAIR that connects to that inproc address.
-    pub(crate) fn monitor(&self, address: &CStr, events: u32) -> io::Result<()> {
-        // SAFETY: both live for the call.
-        retry(|| check(unsafe { zmq_sys::zmq_socket_monitor(self.raw.as_ptr(), address.as_ptr(), events as c_int) }))
+    /// Has its events (a mask) reported. The inbox gives `name` when there are some.
+    pub(crate) fn monitor(&self, inbox: &Arc<Inbox>, name: u64, events: u32) -> io::Result<EventReader> {
+        let monitor = EventReader::new(inbox, name);
+        let hint = monitor.hint();
+        // SAFETY: the socket is live. libzmq calls as `report` requires: see the patch.
+        let set = check(unsafe { zmq_socket_monitor_call(self.raw.as_ptr(), report, hint, events as c_int) });
+        if let Err(e) = set {
+            // SAFETY: libzmq did not take it.
+            unsafe { drop_hint(hint) };
+            return Err(e);
+        }
+        Ok(monitor)
     }
 
     /// One attempt to hand over a frame, without waiting. After an error the frame is as it was.
@@ -91,15 +111,5 @@ impl Socket {
         let flags = zmq_sys::ZMQ_DONTWAIT | if more { zmq_sys::ZMQ_SNDMORE } else { 0 };
         // SAFETY: both live for the call. On success libzmq takes the content and leaves an empty message.
         retry(|| check(unsafe { zmq_sys::zmq_msg_send(frame.raw(), self.raw.as_ptr(), flags as c_int) }))
-    }
-
-    /// One frame, without waiting; `None` when there is none.
-    pub(crate) fn receive(&self) -> io::Result<Option<zmq::Message>> {
-        let mut frame = zmq::Message::new();
-        match retry(|| self.zmq.recv(&mut frame, zmq::DONTWAIT).map_err(io_error)) {
-            Ok(()) => Ok(Some(frame)),
-            Err(e) if e.raw_os_error() == Some(libc::EAGAIN) => Ok(None),
-            Err(e) => Err(e),
-        }
     }
 }

@@ -170,7 +170,7 @@ impl Manager {
                     Error::limit(text).errno(e.raw_os_error().unwrap_or(0))
                 })?;
             }
-            let attempt = open_attempt(&engine.context, self.runtime.descriptors(), &values)?;
+            let attempt = open_attempt((&engine.context, engine.watcher.inbox()), self.runtime.descriptors(), &values)?;
             Ok((engine, attempt))
         });
         let made = made.map_err(|e| e.at(endpoint)).inspect_err(|e| flight.failure = Some(e.clone()));

@@ -4,6 +4,7 @@
 //! as the process.
 
 pub(crate) mod context;
+mod pacing;
 pub(crate) mod release;
 pub mod resolve;
 pub(crate) mod watcher;

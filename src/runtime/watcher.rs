@@ -1,9 +1,8 @@
 //! The thread `kvconn-watcher`: it dials, reads all monitors, keeps timers, and closes the sockets of ended
 //! connections.
 //!
-//! It owns every monitor and reads it to the end each time it becomes readable: a monitor that is not read stops
-//! libzmq's I/O thread, and with it every connection of the process. The watcher runs none of the caller's code. It
-//! waits only in its epoll, and holds the locks that it takes only for moments.
+//! It owns every monitor. libzmq's threads report events to one inbox, which wakes it. The watcher runs none of the
+//! caller's code. It waits only in its epoll, and holds the locks that it takes only for moments.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
@@ -13,6 +12,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use super::pacing::Pacing;
 use super::resolve::{ResolveError, Resolver};
 use crate::budget::descriptors::DescriptorBudget;
 use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
@@ -22,7 +22,7 @@ use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_conne
 use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::{AttemptId, ConnId};
-use crate::libzmq::Context;
+use crate::libzmq::{Context, Inbox};
 use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
@@ -37,20 +37,22 @@ use crate::sys::wake::EventFd;
 /// report of a loss.
 const COMMANDS_AT_ONCE: usize = 64;
 
-/// How often a dial attempt is looked at whose monitor cannot be watched.
-const UNWATCHED: Duration = Duration::from_millis(10);
-
 /// What the watcher works with.
 type WatcherParts = (Arc<Context>, Arc<DescriptorBudget>, Arc<Registry>, Arc<Resolver>);
 
 /// How long libzmq has to report the errno of a connection that the kernel has reported as dead.
 const ERRNO_TAKEN: Duration = Duration::from_millis(5);
 
+/// Looks at the progress of connections begin at multiples of this, so that many connections are looked at in one wake-up:
+/// there are at most 200 of these in a second.
+const GRID: Duration = Duration::from_millis(5);
+
 /// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
     /// Leaf lock.
-    commands: Arc<Mutex<VecDeque<Command>>>,
+    commands: Arc<Mutex<Commands>>,
     wake: Arc<EventFd>,
+    inbox: Arc<Inbox>,
 }
 
 /// The result of a look-up: addresses as libzmq takes them, or errno and text.
@@ -61,6 +63,8 @@ enum Command {
     Watch { attempt: AttemptId, monitor: Monitor, conn: Arc<Connection> },
     /// The look-up of its name has ended.
     Resolved { attempt: AttemptId, found: ResolvedRoutes },
+    /// A caller waits for this dial attempt.
+    Hurry { attempt: AttemptId },
     /// The dial attempt is not used any more: close its socket.
     Close { attempt: AttemptId, push: PushSocket },
     /// A dial attempt that was made and never watched: close its socket.
@@ -69,10 +73,18 @@ enum Command {
     CheckStall { conn: ConnId, at: Instant },
 }
 
+/// What other threads ask the watcher for.
+struct Commands {
+    queue: VecDeque<Command>,
+    /// The watcher was woken for them, and has not looked since.
+    woken: bool,
+    /// When the watcher looks at the latest, without being woken.
+    looks_by: Option<Instant>,
+}
+
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Timer {
     Dial(AttemptId),
-    Watch(AttemptId),
     HangUp(AttemptId),
     Stall(ConnId),
     Idle(ConnId),
@@ -91,7 +103,9 @@ impl Watcher {
         let wake = Arc::new(EventFd::new().map_err(|e| failed("an eventfd", e))?);
         let epoll = Epoll::new().map_err(|e| failed("an epoll descriptor", e))?;
         epoll.add(wake.as_raw_fd(), WAKE).map_err(|e| failed("its eventfd watched", e))?;
-        let commands = Arc::new(Mutex::new(VecDeque::new()));
+        let commands = Commands { queue: VecDeque::new(), woken: false, looks_by: None };
+        let commands = Arc::new(Mutex::new(commands));
+        let inbox = Arc::new(Inbox::new(wake.clone()));
         let mut watch = Watch {
             context,
             descriptors,
@@ -99,16 +113,24 @@ impl Watcher {
             resolver,
             epoll,
             wake: wake.clone(),
+            inbox: inbox.clone(),
             commands: commands.clone(),
             attempts: HashMap::new(),
+            pacing: Pacing::default(),
+            grid: Instant::now(),
             timers: BinaryHeap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
-        Ok(Watcher { commands, wake })
+        Ok(Watcher { commands, wake, inbox })
     }
 
     fn queue(&self, command: Command) {
         queue(&self.commands, &self.wake, command);
+    }
+
+    /// Where libzmq reports the events of dial attempts.
+    pub(crate) fn inbox(&self) -> &Arc<Inbox> {
+        &self.inbox
     }
 
     /// Watches the first dial attempt of a new connection, and dials.
@@ -127,16 +149,23 @@ impl SocketWatcher for Watcher {
         self.queue(Command::Close { attempt, push });
     }
 
+    fn hurry(&self, attempt: AttemptId) {
+        self.queue(Command::Hurry { attempt });
+    }
+
     fn check_stall(&self, conn: ConnId, within: Duration) {
         self.queue(Command::CheckStall { conn, at: Instant::now() + within });
     }
 }
 
-fn queue(commands: &Mutex<VecDeque<Command>>, wake: &EventFd, command: Command) {
+fn queue(commands: &Mutex<Commands>, wake: &EventFd, command: Command) {
     let mut commands = commands.lock();
-    commands.push_back(command);
-    // Woken under the lock, and only for the first command: the watcher clears the eventfd before it takes commands.
-    if commands.len() == 1 || wake.owes_wake() {
+    // A look that is due later than the watcher's next one does not wake it.
+    let can_wait = matches!(&command, Command::CheckStall { at, .. } if commands.looks_by.is_some_and(|by| by <= *at));
+    commands.queue.push_back(command);
+    // Woken under the lock, and once: the watcher clears the eventfd before it takes commands.
+    if !can_wait && !commands.woken || wake.owes_wake() {
+        commands.woken = true;
         wake.wake();
     }
 }
@@ -162,30 +191,43 @@ struct Watch {
     resolver: Arc<Resolver>,
     epoll: Epoll,
     wake: Arc<EventFd>,
-    commands: Arc<Mutex<VecDeque<Command>>>,
+    inbox: Arc<Inbox>,
+    commands: Arc<Mutex<Commands>>,
     attempts: HashMap<AttemptId, DialAttempt>,
+    pacing: Pacing,
+    /// A point of the grid.
+    grid: Instant,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
 }
 
-/// The epoll token of the eventfd. The ids of dial attempts begin at 1.
+/// The epoll token of the eventfd. The others are ids of dial attempts, which begin at 1: their TCP descriptors.
 const WAKE: u64 = 0;
-/// Set in the token of a dial attempt's TCP descriptor, to distinguish it from that of its monitor.
-const TCP: u64 = 1 << 63;
 
 impl Watch {
     fn run(&mut self) {
-        let mut ready = Vec::new();
+        let (mut ready, mut reported) = (Vec::new(), Vec::new());
         loop {
-            self.epoll.wait(self.next_timer(), &mut ready);
-            for token in &ready {
-                match *token {
-                    WAKE => {}
-                    attempt if attempt & TCP != 0 => self.hang_up(AttemptId(attempt & !TCP)),
-                    attempt => self.handle_events(AttemptId(attempt)),
-                }
+            let next = self.next_timer();
+            let mut commands = self.commands.lock();
+            commands.looks_by = next;
+            // What came after the last look may rely on that look's time.
+            let next = if commands.queue.is_empty() { next } else { Some(Instant::now()) };
+            drop(commands);
+            self.epoll.wait(next, &mut ready);
+            // Cleared first: what comes from here on wakes again.
+            self.wake.clear();
+            self.inbox.take(&mut reported);
+            for attempt in reported.drain(..) {
+                self.handle_events(AttemptId(attempt));
+            }
+            for attempt in ready.iter().filter(|token| **token != WAKE) {
+                self.hang_up(AttemptId(*attempt));
             }
             self.process_commands();
             self.process_timers();
+            while let Some((attempt, since)) = self.pacing.next() {
+                self.dial(attempt, since);
+            }
         }
     }
 
@@ -194,22 +236,21 @@ impl Watch {
     }
 
     fn process_commands(&mut self) {
-        self.wake.clear();
+        self.commands.lock().woken = false;
         for _ in 0..COMMANDS_AT_ONCE {
-            let Some(command) = self.commands.lock().pop_front() else { return };
+            let Some(command) = self.commands.lock().queue.pop_front() else { return };
             match command {
                 Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
                 Command::Resolved { attempt, found } => self.resolved(attempt, found),
+                Command::Hurry { attempt } => self.pacing.hurry(attempt),
                 Command::Close { attempt, push } => self.close(attempt, push),
                 Command::Discard { attempt, push, monitor } => {
                     self.insert(attempt, monitor, None, None);
                     self.close(attempt, push);
                 }
-                Command::CheckStall { conn, at } => self.timers.push(Reverse((at, Timer::Stall(conn)))),
+                Command::CheckStall { conn, at } => self.look_at(conn, at),
             }
         }
-        // More commands may wait, and their senders do not wake the watcher again.
-        self.wake.wake();
     }
 
     fn process_timers(&mut self) {
@@ -225,21 +266,11 @@ impl Watch {
                     self.handle_events(attempt);
                     self.dial_due(attempt, now);
                 }
-                Timer::Watch(attempt) => self.watch_again(attempt, now),
                 Timer::HangUp(attempt) => self.end_without_errno(attempt),
                 Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
             }
         }
-    }
-
-    /// Looks at a dial attempt that cannot be watched, until it can.
-    fn watch_again(&mut self, id: AttemptId, now: Instant) {
-        let Some(attempt) = self.attempts.get(&id) else { return };
-        if self.epoll.add(attempt.monitor.fd(), id.0).is_err() {
-            self.timers.push(Reverse((now + UNWATCHED, Timer::Watch(id))));
-        }
-        self.handle_events(id);
     }
 
     fn check_stall(&mut self, id: ConnId, now: Instant) {
@@ -250,8 +281,16 @@ impl Watch {
         inner.touched();
         drop(inner);
         if let Some(time) = again {
-            self.timers.push(Reverse((now + time, Timer::Stall(id))));
+            self.look_at(id, now + time);
         }
+    }
+
+    /// Looks at the connection's progress then, or at the next point of the grid.
+    fn look_at(&mut self, conn: ConnId, at: Instant) {
+        let since = at.saturating_duration_since(self.grid).as_nanos();
+        let points = since.div_ceil(GRID.as_nanos());
+        let at = self.grid + Duration::from_nanos(u64::try_from(points * GRID.as_nanos()).unwrap_or(u64::MAX));
+        self.timers.push(Reverse((at, Timer::Stall(conn))));
     }
 
     fn check_idle(&mut self, id: ConnId, now: Instant) {
@@ -263,11 +302,6 @@ impl Watch {
     }
 
     fn insert(&mut self, attempt: AttemptId, monitor: Monitor, conn: Option<Arc<Connection>>, dial: Option<Dial>) {
-        if let Err(e) = self.epoll.add(monitor.fd(), attempt.0) {
-            // The user's watches are used up (fs.epoll.max_user_watches), or memory is short.
-            log::log(Level::Error, || format!("dial attempt {attempt} cannot be watched: {e}"));
-            self.timers.push(Reverse((Instant::now() + UNWATCHED, Timer::Watch(attempt))));
-        }
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
 
@@ -322,10 +356,18 @@ impl Watch {
         }
     }
 
-    /// Dials the next address on this dial attempt's new socket.
+    /// Dials the next address on this dial attempt's new socket, when it is its turn.
     fn dial_next(&mut self, id: AttemptId) {
+        let Some(DialAttempt { conn: Some(conn), .. }) = self.attempts.get(&id) else { return };
+        let hurried = conn.lock().is_hurried();
+        self.pacing.queue(id, hurried, Instant::now());
+    }
+
+    /// It is this dial attempt's turn. It has waited since then.
+    fn dial(&mut self, id: AttemptId, since: Instant) {
         let now = Instant::now();
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
+        dial.waited(now.saturating_duration_since(since));
         let Some(address) = dial.next_address(now) else {
             let verdict = dial.failed(now, libc::EADDRNOTAVAIL, "the name has no address");
             return self.follow(id, verdict);
@@ -338,7 +380,10 @@ impl Watch {
         drop(inner);
         log::log(Level::Debug, || format!("connection {} dials {}", conn.id(), address.to_string_lossy()));
         match dialled {
-            Ok(()) => self.timers.push(Reverse((dial.due(), Timer::Dial(id)))),
+            Ok(()) => {
+                self.timers.push(Reverse((dial.due(), Timer::Dial(id))));
+                self.pacing.dialled(id);
+            }
             Err(e) => {
                 let text = format!("libzmq does not dial {}: {e}", address.to_string_lossy());
                 let verdict = dial.failed(now, e.raw_os_error().unwrap_or(0), &text);
@@ -348,6 +393,9 @@ impl Watch {
     }
 
     fn dial_due(&mut self, attempt: AttemptId, now: Instant) {
+        if self.pacing.is_queued(attempt) {
+            return; // its time begins with its turn
+        }
         let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
             return;
         };
@@ -366,6 +414,9 @@ impl Watch {
     fn handle_events(&mut self, id: AttemptId) {
         let mut events = VecDeque::new();
         self.read_monitor(id, &mut events);
+        if !events.is_empty() {
+            self.pacing.over(id);
+        }
         while let Some(event) = events.pop_front() {
             if event == MonitorEvent::Ready {
                 let tcp = self.own_descriptor(id);
@@ -404,7 +455,7 @@ impl Watch {
         // Reports the end of a peer that libzmq has stopped reading. (Such a peer sends on a socket on which it may
         // only receive.) If such a peer leaves, no monitor reports it.
         if let Some(tcp) = &tcp
-            && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0 | TCP)
+            && let Err(e) = self.epoll.add_hang_up(tcp.as_raw_fd(), id.0)
         {
             log::log(Level::Error, || format!("dial attempt {id}: its descriptor cannot be watched: {e}"));
         }
@@ -441,7 +492,7 @@ impl Watch {
         let Some(attempt) = self.attempts.get_mut(&id) else { return };
         if event == MonitorEvent::Reaped {
             if let Some(attempt) = self.attempts.remove(&id) {
-                // Closing the monitor's reader removes its descriptor from the epoll.
+                // Gives the descriptors back, before anybody who waits for that is woken.
                 drop(attempt.monitor);
                 if let Some(conn) = attempt.conn {
                     conn.attempt_closed();
@@ -449,7 +500,7 @@ impl Watch {
             }
             return;
         }
-        if attempt.closing {
+        if attempt.closing || event == MonitorEvent::TakenUp {
             return;
         }
         let Some(conn) = attempt.conn.clone() else { return };
@@ -502,7 +553,7 @@ impl Watch {
 
     /// Goes on to the next address, with a new socket: a libzmq socket is dialled only once.
     fn dial_on_new_socket(&mut self, conn: &Arc<Connection>, dial: Dial) {
-        let made = open_attempt(&self.context, &self.descriptors, conn.values());
+        let made = open_attempt((&self.context, &self.inbox), &self.descriptors, conn.values());
         let (id, push, monitor) = match made {
             Ok(attempt) => attempt,
             Err(e) => {
@@ -521,11 +572,12 @@ impl Watch {
     }
 
     fn close(&mut self, id: AttemptId, push: PushSocket) {
+        self.pacing.over(id);
         if let Some(attempt) = self.attempts.get_mut(&id) {
             attempt.closing = true;
             attempt.dial = None;
         }
-        // Close the socket first. Its monitor is dropped when libzmq reports that the socket is closed.
+        // Its monitor is dropped when libzmq reports that the socket is closed.
         drop(push);
     }
 }

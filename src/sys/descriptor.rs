@@ -32,3 +32,10 @@ pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
         own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
     }
 }
+
+/// Whether no descriptor has this number now.
+pub(crate) fn is_free(fd: RawFd) -> bool {
+    // SAFETY: takes no pointers; changes nothing.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
+    flags == -1 && io::Error::last_os_error().raw_os_error() == Some(libc::EBADF)
+}

@@ -328,7 +328,8 @@ static void *serve(void *argument) {
 }
 
 static int run_peer(void) {
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    // Nonblocking: a connection can be gone again between poll and accept.
+    int listener = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t length = sizeof address;
     if (bind(listener, (struct sockaddr *)&address, length) != 0 || listen(listener, 1024) != 0) abort();

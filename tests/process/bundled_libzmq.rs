@@ -5,6 +5,8 @@ use std::ffi::{c_int, c_void};
 use std::io::Read;
 use std::net::TcpListener;
 use std::os::fd::RawFd;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fs, ptr};
 
@@ -83,6 +85,79 @@ fn threads_have_names() {
             ["ZMQbg/IO/0\n", "ZMQbg/Reaper\n"].iter().all(|name| names.iter().any(|n| n == name))
         });
     });
+}
+
+/// What `note_event` was called with: event and value, the thread's name, and whether two calls overlapped.
+#[derive(Default)]
+struct Noted {
+    events: Mutex<Vec<(u64, u64, String)>>,
+    inside: AtomicBool,
+    overlapped: AtomicBool,
+}
+
+unsafe extern "C" fn note_event(hint: *mut c_void, event: u64, value: u64) {
+    // SAFETY: the test keeps it until MONITOR_STOPPED.
+    let noted = unsafe { &*hint.cast::<Noted>() };
+    noted.overlapped.fetch_or(noted.inside.swap(true, Ordering::SeqCst), Ordering::SeqCst);
+    let thread = fs::read_to_string("/proc/thread-self/comm").unwrap();
+    noted.events.lock().unwrap().push((event, value, thread.trim().to_owned()));
+    noted.inside.store(false, Ordering::SeqCst);
+}
+
+#[test]
+fn monitor_calls_come_in_order_one_at_a_time_and_stop_with_the_socket() {
+    let noted = Noted::default();
+    let wait_for = |event: u32| {
+        let has = || noted.events.lock().unwrap().iter().any(|(number, ..)| *number == u64::from(event));
+        wait_until(&format!("event {event:#x}"), has);
+    };
+    let context = Context::new();
+    let pull = context.socket(zmq::ZMQ_PULL);
+    let push = context.socket(zmq::ZMQ_PUSH);
+    push.set(zmq::ZMQ_RECONNECT_IVL, -1);
+    // SAFETY: `noted` lives until MONITOR_STOPPED, which is waited for.
+    unsafe { push.monitor_call(note_event, (&raw const noted).cast_mut().cast(), zmq::ZMQ_EVENT_ALL) };
+    push.connect(&pull.bind("tcp://127.0.0.1:*"));
+    wait_for(zmq::ZMQ_EVENT_HANDSHAKE_SUCCEEDED);
+    drop(pull);
+    wait_for(zmq::ZMQ_EVENT_DISCONNECTED);
+    assert!(
+        !noted.events.lock().unwrap().iter().any(|(event, ..)| *event == u64::from(zmq::ZMQ_EVENT_MONITOR_STOPPED))
+    );
+    let before = descriptors().len();
+    drop(push);
+    wait_for(zmq::ZMQ_EVENT_MONITOR_STOPPED);
+    assert!(descriptors().len() < before, "the socket's descriptor is closed before the last call");
+
+    let events = noted.events.lock().unwrap();
+    let place = |event: u32| events.iter().position(|(number, ..)| *number == u64::from(event)).expect("it came");
+    let [connected, ready, lost, stopped] = [
+        zmq::ZMQ_EVENT_CONNECTED,
+        zmq::ZMQ_EVENT_HANDSHAKE_SUCCEEDED,
+        zmq::ZMQ_EVENT_DISCONNECTED,
+        zmq::ZMQ_EVENT_MONITOR_STOPPED,
+    ]
+    .map(place);
+    assert!(connected < ready && ready < lost && stopped == events.len() - 1, "{events:?}");
+    assert_eq!((&*events[ready].2, &*events[stopped].2), ("ZMQbg/IO/0", "ZMQbg/Reaper"));
+    assert!(events[connected].1 > 2, "a descriptor");
+    assert!(!noted.overlapped.load(Ordering::SeqCst));
+}
+
+#[test]
+fn a_monitor_call_that_is_replaced_is_told_that_it_stopped_also_without_an_event_before() {
+    let [first, second] = [Noted::default(), Noted::default()];
+    let kinds = |noted: &Noted| noted.events.lock().unwrap().iter().map(|(event, ..)| *event).collect::<Vec<_>>();
+    let context = Context::new();
+    let push = context.socket(zmq::ZMQ_PUSH);
+    for noted in [&first, &second] {
+        // SAFETY: both live until MONITOR_STOPPED, which is waited for.
+        unsafe { push.monitor_call(note_event, ptr::from_ref(noted).cast_mut().cast(), 0) };
+    }
+    let stopped = [u64::from(zmq::ZMQ_EVENT_MONITOR_STOPPED)];
+    assert_eq!((&*kinds(&first), &*kinds(&second)), (&stopped[..], &[][..]));
+    drop(push);
+    wait_until("the second has stopped", || kinds(&second) == stopped);
 }
 
 // ---- descriptors ---------------------------------------------------------------------------------------------------

@@ -210,9 +210,10 @@ fn the_descriptor_is_readable_exactly_while_events_wait() {
     assert!(readable(fd, LONG));
     assert!(readable(fd, Duration::ZERO), "looking does not change it");
     conn.disconnect().expect("ended");
-    engine.ready(peer.endpoint()).disconnect().expect("ended");
-    // READY, DISCONNECTED, and an OVERFLOW for the two that did not fit.
-    for kind in [EventKind::Ready, EventKind::Disconnected, EventKind::Overflow] {
+    (0..2).for_each(|_| engine.ready(peer.endpoint()).disconnect().expect("ended"));
+    // READY and DISCONNECTED of two connections, and an OVERFLOW for the two events of the third, which did not fit.
+    use EventKind::{Disconnected, Overflow, Ready};
+    for kind in [Ready, Disconnected, Ready, Disconnected, Overflow] {
         assert!(readable(fd, Duration::ZERO), "before {kind:?}");
         let event = engine.next_event(after(Duration::ZERO)).expect("an event");
         assert_eq!((event.kind, event.count), (kind, if kind == EventKind::Overflow { 2 } else { 0 }));
@@ -332,17 +333,33 @@ fn losses_are_counted_where_they_happened() {
     };
     let read = || engine.events().iter().map(|e| (e.kind, e.count)).collect::<Vec<_>>();
     use EventKind::{Disconnected, Overflow, Ready};
-    connect(3);
-    assert_eq!(read(), [(Ready, 0), (Disconnected, 0), (Ready, 0), (Overflow, 3)]);
+    // Three connections have places for their endings. Those that begin while three endings are unread have none.
+    let fit = [(Ready, 0), (Disconnected, 0)].repeat(3);
+    connect(5);
+    assert_eq!(read(), [&fit[..], &[(Overflow, 4)]].concat());
     connect(1);
-    assert_eq!(read(), [(Ready, 0), (Disconnected, 0)]);
-    connect(2);
+    assert_eq!(read(), fit[..2]);
+    connect(4);
     engine.configure(&options(&[("max_events", "6")])).expect("a setting that can be changed");
-    connect(2);
-    let expected =
-        [(Ready, 0), (Disconnected, 0), (Ready, 0), (Overflow, 1), (Ready, 0), (Disconnected, 0), (Ready, 0)];
-    assert_eq!(read(), [&expected[..], &[(Overflow, 1)]].concat());
+    connect(4);
+    assert_eq!(read(), [&fit[..], &[(Overflow, 2)], &fit[..], &[(Overflow, 2)]].concat());
     assert_eq!(status_of(&engine.next_event(after(Duration::ZERO))), Status::Ok);
-    assert!(engine.describe().contains("5 were lost"), "{}", engine.describe());
-    wait_until("all are closed", LONG, || peer.received().disconnected == 8);
+    assert!(engine.describe().contains("8 were lost"), "{}", engine.describe());
+    wait_until("all are closed", LONG, || peer.received().disconnected == 14);
+}
+
+/// No thread reads events while connections become READY, and then all of them are lost.
+#[test]
+fn endings_are_not_crowded_out() {
+    const CONNECTIONS: usize = 100;
+    let peer = Peer::with(PeerOptions { endpoints: CONNECTIONS, ..PeerOptions::default() });
+    let engine = Engine::with(&[("max_events", "10")]);
+    let conns: Vec<_> = peer.endpoints().iter().map(|endpoint| engine.ready(endpoint)).collect();
+    peer.kill();
+    conns.iter().for_each(|conn| _ = wait_ended(conn, LONG));
+    let events = engine.events();
+    let lost = events.iter().filter(|event| event.kind == EventKind::PeerLost).map(|event| event.conn);
+    assert_eq!(lost.collect::<BTreeSet<_>>(), conns.iter().map(|conn| conn.id()).collect());
+    let missing: u64 = events.iter().filter(|e| e.kind == EventKind::Overflow).map(|e| e.count).sum();
+    assert_eq!(missing, CONNECTIONS as u64 - 10, "of the READY events ten fit");
 }

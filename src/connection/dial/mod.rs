@@ -119,6 +119,11 @@ impl Dial {
         self.addresses = self.history.in_order(usable);
     }
 
+    /// It has waited for its turn since its addresses were known. That time is not its own.
+    pub(crate) fn waited(&mut self, time: Duration) {
+        self.connect_by += time;
+    }
+
     /// The next address, to be dialled on a fresh socket. What time is left is shared among the addresses left.
     pub(crate) fn next_address(&mut self, now: Instant) -> Option<CString> {
         let left = u32::try_from(self.addresses.len()).unwrap_or(u32::MAX);
@@ -151,7 +156,9 @@ impl Dial {
                 let failure = why(event, self.curve, self.heard_bytes());
                 self.failed(now, failure.os_errno, &failure.message)
             }
-            MonitorEvent::Ready | MonitorEvent::OptionRefused { .. } | MonitorEvent::Reaped => Verdict::Wait,
+            MonitorEvent::TakenUp | MonitorEvent::Ready | MonitorEvent::OptionRefused { .. } | MonitorEvent::Reaped => {
+                Verdict::Wait
+            }
         }
     }
 

@@ -126,11 +126,11 @@ fn max_descriptors_is_told_by_name_and_counts_closing_connections_until_they_are
     }
     let peers: Vec<Peer> = (0..4).map(|_| Peer::any()).collect();
     let process = Process::current().unwrap();
-    process.manager(ManagerId::NONE).unwrap().configure(&options(&[("max_descriptors", "15")])).unwrap();
+    process.manager(ManagerId::NONE).unwrap().configure(&options(&[("max_descriptors", "9")])).unwrap();
     let engine = Engine::new();
     let conns: Vec<_> = peers[..3].iter().map(|peer| engine.ready(peer.endpoint())).collect();
     let error = refused(engine.connect(peers[3].endpoint(), LIMIT), Status::Limit);
-    assert!(error.message.contains("max_descriptors is 15"), "{}", error.message);
+    assert!(error.message.contains("max_descriptors is 9"), "{}", error.message);
     // Another manager shares the budget.
     refused(Engine::new().connect(peers[3].endpoint(), LIMIT), Status::Limit);
     assert_eq!(peers[3].received().accepted, 0);

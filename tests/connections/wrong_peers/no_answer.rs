@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 use kvconn::events::EventKind;
 
@@ -121,4 +122,17 @@ fn a_name_with_silent_addresses_only_takes_one_deadline_in_all() {
     took(watch, ms(600));
     assert_eq!(error.os_errno, libc::ETIMEDOUT);
     drop(others);
+}
+
+/// Dials are given to libzmq a few at a time. Those without an answer must not keep the others waiting.
+#[test]
+fn dials_into_a_black_hole_do_not_hold_up_other_dials() {
+    let (hole, peer) = (WrongPeer::start("full", "0.0.0.0:0", None), Peer::any());
+    let engine = Engine::with(&[("connect_timeout_ms", "30000")]);
+    let port = crate::common::peer::port_of(&hole.endpoint());
+    let holes: Vec<_> = (2..60).map(|host| engine.lazy(&format!("tcp://127.0.0.{host}:{port}"))).collect();
+    let watch = Stopwatch::start();
+    engine.ready(peer.endpoint());
+    watch.at_most(Duration::from_secs(3), "a dial to a peer that answers");
+    assert!(holes.iter().all(|hole| hole.info().state == ConnectionState::Connecting));
 }

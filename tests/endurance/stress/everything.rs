@@ -290,7 +290,7 @@ fn everything_at_once_leaves_nothing_behind_stress() {
         assert!(closed.elapsed() < LONG, "open are {:?}; {descriptors_before:?} were before", held_descriptors());
         std::thread::sleep(ms(5));
     }
-    // Five descriptors for each live connection, and nothing else. They may be idle.
+    // Three descriptors for each live connection, and nothing else. They may be idle.
     engine.configure(&options(&[("idle_timeout_ms", "0")])).unwrap();
     let all: Vec<&str> = endpoints.iter().map(String::as_str).collect();
     engine.node("decode", &all); // it lifts every fence and restarts the backoff
@@ -299,6 +299,6 @@ fn everything_at_once_leaves_nothing_behind_stress() {
     }
     assert_eq!(engine.connections().len(), PEERS);
     let now = held_descriptors();
-    assert_eq!(now.total(), descriptors_before.total() + 5 * PEERS, "{now:?} after {descriptors_before:?}");
+    assert_eq!(now.total(), descriptors_before.total() + 3 * PEERS, "{now:?} after {descriptors_before:?}");
     wait_until("no thread is left", LONG, || threads() == threads_before);
 }

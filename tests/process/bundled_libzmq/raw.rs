@@ -117,6 +117,29 @@ impl<'context> Socket<'context> {
     }
 }
 
+unsafe extern "C" {
+    /// Not in zmq-sys: it comes with a patch.
+    fn zmq_socket_monitor_call(
+        socket: *mut c_void,
+        function: MonitorFunction,
+        hint: *mut c_void,
+        events: c_int,
+    ) -> c_int;
+}
+
+pub type MonitorFunction = unsafe extern "C" fn(*mut c_void, u64, u64);
+
+impl Socket<'_> {
+    /// Has its events reported by calls.
+    ///
+    /// # Safety
+    /// The function may be called with this argument until it was called with MONITOR_STOPPED.
+    pub unsafe fn monitor_call(&self, function: MonitorFunction, hint: *mut c_void, events: u32) {
+        // SAFETY: the caller's promise.
+        check(unsafe { zmq_socket_monitor_call(self.raw, function, hint, events as c_int) });
+    }
+}
+
 impl Drop for Socket<'_> {
     fn drop(&mut self) {
         // SAFETY: the socket is open, and nothing uses it after this.

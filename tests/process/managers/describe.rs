@@ -72,10 +72,10 @@ fn the_description_names_states_nodes_fences_backoff_and_last_errors() {
     let losses = whole.find("  lost ").expect("losses");
     assert_eq!(whole[losses..].lines().filter(|line| line.starts_with("  lost ")).count(), 2, "{whole}");
     let text = &whole[..losses];
-    // Connected or registered: ready, 10, stuck, mute. Known: also 11, 12, refusing, lost. Events: three and an
-    // OVERFLOW.
+    // Connected or registered: ready, 10, stuck, mute. Known: also 11, 12, refusing, lost. Events: three,
+    // two endings, which have places of their own, and an OVERFLOW before each of these.
     assert_has(line(text, "manager "), &[&format!("manager {}", engine.id()), "4 endpoints in use, 8 known"]);
-    assert_has(line(text, "manager "), &["4 events wait", "were lost", "1 failure reports wait"]);
+    assert_has(line(text, "manager "), &["7 events wait", "were lost", "1 failure reports wait"]);
     let parts = [&format!("life {node}"), "2 endpoints", "12 requests", "1 unhealthy reports in a row"];
     assert_has(line(text, r#"prefill \"0\"\n"#), &parts.map(|part| part as &str));
     let parts = [&format!("connection {} READY for ", conn.id()), "1 accepted, 1 acknowledged, 0 threads waiting"];

@@ -30,8 +30,8 @@ fn descriptors_and_managers_are_in_the_text_of_manager_0_and_go_back_to_nothing(
     let engine = Engine::new();
     peer.endpoints().iter().for_each(|endpoint| _ = engine.ready(endpoint));
     let metrics = Metrics::of(&default);
-    // As option max_endpoints says: five for each.
-    assert_eq!(metrics.exactly("kvconn_descriptors_in_use"), 15.0);
+    // As option max_endpoints says: three for each.
+    assert_eq!(metrics.exactly("kvconn_descriptors_in_use"), 9.0);
     assert_eq!(metrics.exactly("kvconn_managers"), 2.0);
     assert_eq!(metrics.get("dials_total"), 0.0, "they are the other manager's");
     let other = Metrics::of(&engine);
