@@ -13,16 +13,15 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <poll.h>
 #include <thread>
 
 using namespace std::chrono_literals;
-using kvconn::conn_t, kvconn::event_kind, kvconn::status;
+using kvconn::event_kind, kvconn::status;
 constexpr auto SEND_TIMEOUT = 200ms, REQUEST_EVERY = 8ms; // of each sender
 
 struct Life { // One life of a node. It is dropped as a whole when it has failed.
     kvconn::node_t node;
-    std::vector<conn_t> ranks;
+    std::vector<kvconn::connected_t> ranks;
     std::atomic<bool> avoid{false}; // a rank does not read: nothing new for this node
     std::mutex lock;
     std::map<std::uint64_t, std::vector<std::uint64_t>> sent; // accepted requests: the sequence at each rank. Under lock
@@ -64,17 +63,18 @@ struct Engine {
         return all;
     }
 
-    /// Opens a node and connects to all its ranks. If one of them does not answer, the next probe tries again.
-    void join(Node &node) try {
+    /// Opens a node and connects to all its ranks at the same time. If one does not answer, the next probe tries again.
+    void join(Node &node) {
         const auto life = std::make_shared<Life>();
         life->node = kvconn::node_open(manager, node.name).node;
-        kvconn::node_add_endpoints(life->node, node.endpoints);
-        for (const auto &endpoint : node.endpoints) life->ranks.push_back(kvconn::connect(manager, endpoint, 1s));
+        const auto all = kvconn::try_node_connect(life->node, node.endpoints, life->ranks, 1s);
+        const auto failed = [](const auto &rank) { return rank.status == status::connect_failed; }; // not: in backoff
+        if (std::any_of(life->ranks.begin(), life->ranks.end(), failed))
+            std::printf("NOT JOINED %s: %s\n", node.name.c_str(), all.error().message());
+        if (!all) return;
         std::printf("JOINED %s\n", node.name.c_str());
         const std::lock_guard guard(lock);
         if (kvconn::node_info(life->node).status() == status::ok) node.life = life; // else it has failed since
-    } catch (const kvconn::error &e) {
-        if (e.status() != status::backoff) std::printf("NOT JOINED %s: %s (%s)\n", node.name.c_str(), e.what(), e.name());
     }
 
     /// A sender thread. A batch reaches all ranks under one deadline: a rank that is stuck does not delay the others.
@@ -92,7 +92,7 @@ struct Engine {
             const std::string number = std::to_string(room);
             const std::vector<std::uint64_t> pages(64, room); // where the ranks put their parts of the KV cache
             batch.clear();
-            for (const conn_t rank : life.ranks) batch.add(rank, {"room", number, pages});
+            for (const auto &rank : life.ranks) batch.add(rank.conn, {"room", number, pages});
             const auto begun = std::chrono::steady_clock::now();
             const auto result = kvconn::try_send_batch(batch, SEND_TIMEOUT);
             longest_send = std::max(longest_send, std::chrono::steady_clock::now() - begun);
@@ -115,7 +115,7 @@ struct Engine {
     /// request when the node says that its KV cache has arrived. If untrack says false, the failure report has the request.
     void finish(Life &life) {
         std::vector<std::uint64_t> acknowledged;
-        for (const conn_t rank : life.ranks) acknowledged.push_back(kvconn::connection_info(rank).acknowledged().value_or(0));
+        for (const auto &[conn, _] : life.ranks) acknowledged.push_back(kvconn::connection_info(conn).acknowledged().value_or(0));
         const std::lock_guard guard(life.lock);
         for (auto next = life.sent.begin(); next != life.sent.end();) {
             const auto [room, sequences] = *next;
@@ -135,16 +135,16 @@ struct Engine {
         rerouted += requests.size();
     }
 
-    /// The event thread.
+    /// The event thread. An engine with an event loop waits there, with kvconn::event_fd.
     void handle_events() {
-        for (pollfd events{kvconn::event_fd(manager), POLLIN, 0}; finishing; poll(&events, 1, 20)) {
+        while (finishing) {
+            if (const auto report = kvconn::take_failure(manager, 20ms)) take(report); // waits for one, up to 20 ms
             for (const auto &event : kvconn::events(manager)) {
                 if (event.kind() == event_kind::stalled) std::printf("STALLED %s\n", event.endpoint());
                 if (!event.ends_connection()) continue; // else what is not acknowledged may be lost
                 std::printf("ENDED %s accepted %" PRIu64 " acknowledged %" PRIu64 ": %s\n", event.endpoint(), event.count(),
                             event.acknowledged().value_or(0), event.message());
             }
-            while (const auto report = kvconn::take_failure(manager)) take(report);
             for (const auto &life : lives()) finish(*life);
             std::fflush(stdout);
         }
@@ -157,7 +157,7 @@ struct Engine {
                 const auto life = (std::lock_guard(lock), node.life);
                 if (!life) join(node);
                 if (!life) continue;
-                const auto stalled = [](conn_t rank) { return kvconn::connection_info(rank).stalled(); };
+                const auto stalled = [](const auto &rank) { return kvconn::connection_info(rank.conn).stalled(); };
                 life->avoid = std::any_of(life->ranks.begin(), life->ranks.end(), stalled);
                 // The event thread takes the report. An error says that this life has just ended.
                 (void)kvconn::try_node_report_health(life->node, !life->avoid, "a rank does not read", kvconn::leave_report);
@@ -176,7 +176,7 @@ struct Engine {
         for (auto &thread : threads) thread.join();
         bool flushed = true; // all messages to the nodes that are up are acknowledged
         for (const auto &life : lives())
-            for (const conn_t rank : life->ranks) flushed &= kvconn::try_flush(rank, kvconn::last_accepted, 5s).has_value();
+            for (const auto &rank : life->ranks) flushed &= kvconn::try_flush(rank.conn, kvconn::last_accepted, 5s).has_value();
         finishing = false;
         events.join();
         for (const auto &life : lives()) finish(*life);

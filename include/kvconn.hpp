@@ -194,6 +194,8 @@ enum class log_level : std::int32_t {
 [[nodiscard]] inline const char *status_name(status s) noexcept {
     return kvconn_status_name(static_cast<kvconn_status_t>(s));
 }
+/// The errno of a status, for code that knows errnos only. error_t::os_errno() has it if the operating system has given none.
+[[nodiscard]] inline int status_errno(status s) noexcept { return kvconn_status_errno(static_cast<kvconn_status_t>(s)); }
 
 // == Errors and results ===============================================================================================
 
@@ -990,6 +992,36 @@ struct opened_t {
     return c.done(kvconn_node_remove_endpoints(node.raw(), which.data(), which.size(), c));
 }
 
+/// Makes these the endpoints of a node: registers new ones, takes the others away. Changes nothing on an error.
+[[nodiscard]] inline result<void> try_node_set_endpoints(node_t node, const endpoints &which,
+                                                         options_ref settings = {}) noexcept {
+    detail::call c;
+    return c.done(kvconn_node_set_endpoints(node.raw(), which.data(), which.size(), settings.c(), c));
+}
+
+/// What node_connect came to for one endpoint.
+struct connected_t {
+    conn_t conn; ///< None if it has no connection. With status::timeout: that of a dial that goes on, if there is one.
+    kvconn::status status; ///< Ok if it is READY (with wait 0: if it has a connection), else why not.
+};
+
+/// Registers endpoints with a node and dials all of them at the same time. Waits until each is READY or has failed.
+/// status::partial: some failed, all are registered; the error is about the first of them. each is overwritten, and says
+/// what each endpoint came to, in their order, also on an error.
+[[nodiscard]] inline result<void> try_node_connect(node_t node, const endpoints &which, std::vector<connected_t> &each,
+                                                   milliseconds wait = default_timeout, options_ref settings = {}) {
+    std::vector<kvconn_conn_t> conns(which.size());
+    std::vector<kvconn_status_t> statuses(which.size());
+    each.resize(which.size()); // what can throw is done before the call
+    detail::call c;
+    const auto status = kvconn_node_connect(node.raw(), which.data(), which.size(), settings.c(), wait.count(), conns.data(),
+                                            statuses.data(), c);
+    for (std::size_t i = 0; i < each.size(); i++) {
+        each[i] = {conn_t::from(conns[i]), static_cast<kvconn::status>(statuses[i])};
+    }
+    return c.done(status);
+}
+
 /// Notes that a request is in flight on a node. status::node_failed: no report lists it; the caller must fail it.
 [[nodiscard]] inline result<void> try_node_track_request(node_t node, std::uint64_t request) noexcept {
     detail::call c;
@@ -1089,11 +1121,12 @@ inline constexpr leave_report_t leave_report{};
     return c.done(kvconn_node_report_health(node.raw(), healthy, reason.c(), nullptr, c));
 }
 
-/// The oldest failure report that no call has returned yet; empty if there is none. Does not wait.
-[[nodiscard]] inline result<failure> try_take_failure(manager_t m) noexcept {
+/// The oldest failure report that no call has returned yet; empty if none came within timeout. Does not wait, unless told
+/// to; default_timeout is as long as it takes.
+[[nodiscard]] inline result<failure> try_take_failure(manager_t m, milliseconds timeout = milliseconds(0)) noexcept {
     kvconn_failure_t *report = nullptr;
     detail::call c;
-    return c.made(kvconn_take_failure(m.raw(), &report, c), [&] { return failure(report); });
+    return c.made(kvconn_take_failure(m.raw(), timeout.count(), &report, c), [&] { return failure(report); });
 }
 
 // == Events ===========================================================================================================
@@ -1278,6 +1311,17 @@ inline void node_add_endpoints(node_t node, const endpoints &which, options_ref 
     try_node_add_endpoints(node, which, o).value();
 }
 inline void node_remove_endpoints(node_t node, const endpoints &which) { try_node_remove_endpoints(node, which).value(); }
+inline void node_set_endpoints(node_t node, const endpoints &which, options_ref o = {}) {
+    try_node_set_endpoints(node, which, o).value();
+}
+/// True if every endpoint is READY. False (status::partial, which is not thrown): each says which are not, and why.
+[[nodiscard]] inline bool node_connect(node_t node, const endpoints &which, std::vector<connected_t> &each,
+                                       milliseconds wait = default_timeout, options_ref o = {}) {
+    const auto connected = try_node_connect(node, which, each, wait, o);
+    if (connected.status() == status::partial) return false;
+    connected.value();
+    return true;
+}
 inline void node_track_request(node_t node, std::uint64_t request) { try_node_track_request(node, request).value(); }
 [[nodiscard]] inline bool node_untrack_request(node_t node, std::uint64_t request) {
     return try_node_untrack_request(node, request).value();
@@ -1291,7 +1335,9 @@ inline void handle_failure(node_t node, text reason, leave_report_t) { try_handl
 inline void node_report_health(node_t node, bool healthy, text reason, leave_report_t) {
     try_node_report_health(node, healthy, reason, leave_report).value();
 }
-[[nodiscard]] inline failure take_failure(manager_t m) { return try_take_failure(m).value(); }
+[[nodiscard]] inline failure take_failure(manager_t m, milliseconds timeout = milliseconds(0)) {
+    return try_take_failure(m, timeout).value();
+}
 
 [[nodiscard]] inline int event_fd(manager_t m) { return try_event_fd(m).value(); }
 [[nodiscard]] inline std::optional<event_t> next_event(manager_t m, milliseconds timeout = default_timeout) {

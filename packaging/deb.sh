@@ -35,7 +35,8 @@ PREFIX=/usr DESTDIR=$stage LIBDIR=/usr/lib/$multiarch INCLUDEDIR=/usr/include DO
     DEBUGDIR=/usr/lib/debug "$root/packaging/install.sh" install >/dev/null
 library=$stage/usr/lib/$multiarch/libkvconn.so.$upstream
 
-# What the library needs. For another machine than this one, no package can be asked: that works if it needs glibc alone.
+# What the library needs. For another machine than this one, no package can be asked: that works if it needs glibc and
+# libgcc_s alone, as a release does.
 needed() {
     if [ "$machine" = "$(dpkg --print-architecture)" ] && command -v dpkg-shlibdeps >/dev/null; then
         mkdir -p "$work/ask/debian/libkvconn0/DEBIAN"
@@ -45,11 +46,13 @@ needed() {
         return
     fi
     others=$("${READELF:-readelf}" -dW "$library" | sed -n 's/.*(NEEDED).*\[\(.*\)\]/\1/p' |
-        grep -v -e '^libc\.so' -e '^libm\.so' -e '^libpthread\.so' -e '^libdl\.so' -e '^librt\.so' -e '^ld-linux' || true)
+        grep -v -e '^libc\.so' -e '^libm\.so' -e '^libpthread\.so' -e '^libdl\.so' -e '^librt\.so' -e '^libgcc_s\.so' -e '^ld-linux' || true)
     [ -z "$others" ] ||
         fail "which packages have $(echo "$others" | tr '\n' ' ')is not known here: make them on $machine, with dpkg-dev"
     glibc=$("${READELF:-readelf}" -VW "$library" | grep -o 'GLIBC_[0-9.]*' | sed 's/GLIBC_//' | sort -V | tail -n 1)
-    echo "libc6 (>= $glibc)"
+    unwinder=
+    "${READELF:-readelf}" -dW "$library" | grep -q '\[libgcc_s\.so\.1\]' && unwinder=", libgcc-s1"
+    echo "libc6 (>= $glibc)$unwinder"
 }
 depends=$(needed)
 [ -n "$depends" ] || fail "the dependencies of the library are not known"

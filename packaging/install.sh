@@ -91,7 +91,13 @@ install_all() {
     fi
 
     debug=$(debug_name "$library") || fail "$library has no build id (linker option --build-id)"
-    "${OBJCOPY:-objcopy}" --only-keep-debug --compress-debug-sections "$library" "$work/debug"
+    # A release has its debug information in a directory beside that of the library.
+    apart=$(dirname "$(realpath "$library")")/../debug/$debug
+    if [ -r "$apart" ]; then
+        cp "$apart" "$work/debug"
+    else
+        "${OBJCOPY:-objcopy}" --only-keep-debug --compress-debug-sections "$library" "$work/debug"
+    fi
     "${STRIP:-strip}" --strip-unneeded -o "$work/stripped" "$library"
     put 644 "$work/debug" "$DEBUGDIR/$debug"
     put 644 "$work/stripped" "$LIBDIR/libkvconn.so.$version"

@@ -76,6 +76,7 @@ static void library() {
     CHECK(kvconn::abi_matches() && kvconn::abi_version() == KVCONN_ABI_VERSION);
     CHECK(kvconn::version() == KVCONN_VERSION ""s && kvconn::has("curve") && !kvconn::has("nothing"));
     CHECK(kvconn::status_name(status::peer_lost) == "KVCONN_PEER_LOST"s && *kvconn::strerror(status::stale) != 0);
+    CHECK(kvconn::status_errno(status::timeout) == ETIMEDOUT && kvconn::status_errno(status::ok) == 0);
 }
 
 static std::string joined(const kvconn::frames &frames) {
@@ -315,6 +316,55 @@ static void nodes_and_failures() {
     CHECK(!*kvconn::try_node_report_health(fourth, false) && *kvconn::try_node_report_health(fourth, false));
 }
 
+static void connecting_nodes() {
+    Peer first, second;
+    const auto m = make_manager();
+    const node_t node = kvconn::try_node_open(m, "prefill-0")->node;
+    std::vector<kvconn::connected_t> each(7); // overwritten
+    const std::vector<std::string> both{first.endpoint, second.endpoint};
+    IS(status::ok, kvconn::try_node_connect(node, both, each, LONG));
+    CHECK(each.size() == 2 && each[0].status == status::ok && each[1].status == status::ok);
+    CHECK(each[0].conn == *kvconn::try_find(m, first.endpoint) && each[1].conn == *kvconn::try_find(m, second.endpoint));
+    CHECK(kvconn::try_node_info(node)->endpoints() == 2);
+
+    // One of them refuses: its status says so, the others are connected, and all are registered.
+    const char *const refused = "tcp://127.0.0.1:1";
+    const conn_t conn = each[0].conn;
+    const auto partial = kvconn::try_node_connect(node, {first.endpoint, refused}, each, LONG);
+    IS(status::partial, partial);
+    CHECK(partial.error().endpoint() == std::string(refused) && partial.error().os_errno() == ECONNREFUSED);
+    CHECK(each.size() == 2 && each[0].status == status::ok && each[0].conn == conn);
+    CHECK(each[1].status == status::connect_failed && !each[1].conn && kvconn::try_node_info(node)->endpoints() == 3);
+    IS(status::invalid, kvconn::try_node_connect(node, {first.endpoint, "nonsense"}, each, LONG));
+    CHECK(each[0].status == status::invalid && !each[0].conn && kvconn::try_node_info(node)->endpoints() == 3);
+
+    // Discovery's new truth: what stays keeps its connection, what left has none and is fenced.
+    IS(status::ok, kvconn::try_node_set_endpoints(node, {first.endpoint, "tcp://127.0.0.1:2"}));
+    CHECK(kvconn::try_node_info(node)->endpoints() == 2 && *kvconn::try_find(m, first.endpoint) == conn);
+    IS(status::disconnected, kvconn::try_send_to(m, second.endpoint, "left", 0ms));
+    kvconn::options other;
+    IS(status::ok, other.try_set("send_hwm", "17"));
+    IS(status::conflict, kvconn::try_node_set_endpoints(node, {first.endpoint}, other));
+    IS(status::conflict, kvconn::try_node_connect(node, {first.endpoint}, each, LONG, other));
+    CHECK(kvconn::try_node_info(node)->endpoints() == 2);
+    IS(status::ok, kvconn::try_node_set_endpoints(node, std::vector<std::string>()));
+    CHECK(kvconn::try_node_info(node)->endpoints() == 0 && kvconn::try_connections(m)->empty());
+
+    // A report that comes while a thread waits for it; and none in time.
+    std::thread waiting([&] {
+        const auto report = kvconn::try_take_failure(m, LONG);
+        CHECK(report && *report && report->node() == node);
+    });
+    IS(status::ok, kvconn::try_handle_failure(node, "for the waiting thread", kvconn::leave_report));
+    waiting.join();
+    const auto begun = std::chrono::steady_clock::now();
+    CHECK(!*kvconn::try_take_failure(m, 50ms) && std::chrono::steady_clock::now() - begun >= 50ms);
+    IS(status::invalid, kvconn::try_take_failure(m, -2ms));
+    IS(status::node_failed, kvconn::try_node_connect(node, both, each, LONG));
+    CHECK(each.size() == 2 && each[1].status == status::node_failed && !each[1].conn);
+    IS(status::node_failed, kvconn::try_node_set_endpoints(node, both));
+}
+
 static void managers_and_options() {
     kvconn::options settings;
     IS(status::ok, settings.try_set("stall_ms", "250"));
@@ -474,7 +524,14 @@ static void throwing_forms() {
     kvconn::set_log(nullptr);
     const node_t next = kvconn::node_open(m, "prefill-0").node;
     kvconn::node_remove_endpoints(next, {peer.endpoint});
-    CHECK(kvconn::handle_failure(next, nullptr));
+    std::vector<kvconn::connected_t> each;
+    CHECK(kvconn::node_connect(next, {peer.endpoint}, each, LONG) && each[0].conn == kvconn::find(m, peer.endpoint));
+    CHECK(!kvconn::node_connect(next, {peer.endpoint, "tcp://127.0.0.1:1"}, each, LONG)); // partial is not thrown
+    CHECK(each[0].status == status::ok && each[1].status == status::connect_failed);
+    CHECK(thrown([&] { (void)kvconn::node_connect(next, {"nonsense"}, each); }) == status::invalid);
+    kvconn::node_set_endpoints(next, {"tcp://127.0.0.1:1"});
+    CHECK(!kvconn::find(m, peer.endpoint) && kvconn::node_info(next).endpoints() == 1);
+    CHECK(kvconn::handle_failure(next, nullptr) && !kvconn::take_failure(m, 0ms));
     kvconn::disconnect_all(m, LONG);
     kvconn::dump(open("/dev/null", O_WRONLY | O_CLOEXEC));
     m.destroy(LONG);
@@ -511,6 +568,7 @@ int main(int argc, char **) {
     batches();
     owned();
     nodes_and_failures();
+    connecting_nodes();
     managers_and_options();
     errors();
     observing();

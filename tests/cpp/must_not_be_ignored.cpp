@@ -19,6 +19,9 @@ void results_are_looked_at(kvconn::manager_t m, kvconn::conn_t conn, kvconn::nod
     kvconn::node_report_health(node, false, "gone"); // error: nodiscard
     (void)kvconn::take_failure(m);
     kvconn::take_failure(m); // error: nodiscard
+    std::vector<kvconn::connected_t> each;
+    if (!kvconn::node_connect(node, {"tcp://127.0.0.1:1"}, each)) return;
+    kvconn::node_connect(node, {"tcp://127.0.0.1:1"}, each); // error: nodiscard
     (void)kvconn::next_event(m);
     kvconn::next_event(m); // error: nodiscard
     (void)kvconn::connection_info(conn).accepted();
@@ -28,7 +31,7 @@ void results_are_looked_at(kvconn::manager_t m, kvconn::conn_t conn, kvconn::nod
     kvconn_send(conn.raw(), nullptr, 0, 0, nullptr, nullptr); // error: nodiscard
     kvconn_flush(conn.raw(), 0, 0, nullptr, nullptr); // error: nodiscard
     kvconn_next_event(m.raw(), 0, nullptr, nullptr); // error: nodiscard
-    kvconn_take_failure(m.raw(), nullptr, nullptr); // error: nodiscard
+    kvconn_take_failure(m.raw(), 0, nullptr, nullptr); // error: nodiscard
     kvconn_node_untrack_request(node.raw(), 17, nullptr, nullptr); // error: nodiscard
 }
 

@@ -102,11 +102,18 @@ def header(name):
     return (ROOT / "include" / name).read_text(encoding="utf-8")
 
 
+# Calls of C that C++ does not need, each with the reason.
+NOT_IN_CPP = {
+    "kvconn_send_batch_packed": "it is for languages that cannot pass an array of structs; kvconn::batch fills that array",
+}
+
+
 def test_every_call_of_c_has_a_form_in_cpp():
     calls = set((ROOT / "abi" / "kvconn.symbols").read_text().split())
     assert len(calls) > 50
     used = set(re.findall(r"\b(kvconn_\w+)\(", header("kvconn.hpp")))
-    assert not calls - used, f"kvconn.hpp does not call {sorted(calls - used)}"
+    assert not calls - used - set(NOT_IN_CPP), f"kvconn.hpp does not call {sorted(calls - used - set(NOT_IN_CPP))}"
+    assert set(NOT_IN_CPP) <= calls - used, "an exemption is not needed any more"
 
 
 def test_every_constant_of_an_enum_is_in_its_enum_class():

@@ -43,18 +43,24 @@ def run(*command, cwd=None, **environment):
 def make(*arguments, **environment):
     """make of this repository, with the target directory of these tests."""
     directory = f"CARGO_TARGET_DIR={target_directory()}"
-    return run("make", "--no-print-directory", "-C", ROOT, directory, *arguments, **environment)
+    return run("make", "--no-print-directory", "-C", ROOT, directory, *FROM_RELEASE, *arguments, **environment)
 
 
 def target_directory():
     return (ROOT / (os.environ.get("CARGO_TARGET_DIR") or "target")).resolve()
 
 
+# With KVCONN_TEST_DIST (a directory that `make release` has made), that is installed; else the everyday library.
+DIST = os.environ.get("KVCONN_TEST_DIST")
+BUILT = pathlib.Path(DIST).resolve() / "lib" if DIST else target_directory() / "release"
+FROM_RELEASE = [f"KVCONN_BUILD_LIB={BUILT}/libkvconn.so", f"KVCONN_BUILD_ARCHIVE={BUILT}/libkvconn.a"] if DIST else []
+
+
 @pytest.fixture(scope="session")
 def prefix(tmp_path_factory):
     """A prefix with an installed kvconn. It was moved afterwards, so nothing can lead to where it was made."""
-    if not (target_directory() / "release" / "libkvconn.so").exists():
-        pytest.exit("there is no release library: run `make lib`", returncode=2)
+    if not (BUILT / "libkvconn.so").exists():
+        pytest.exit(f"there is no {BUILT}/libkvconn.so: run `make {'release' if DIST else 'lib'}`", returncode=2)
     made, moved = (tmp_path_factory.mktemp(name) / "usr" for name in ("made", "moved"))
     make("install", f"PREFIX={made}")
     made.rename(moved)

@@ -1,9 +1,9 @@
 """The engine of the demo without its proof: it sees a SIGKILL, moves the requests and takes the node back. It needs no
 counts of acknowledged messages, so it runs under an emulator too (`make check-aarch64`)."""
 
+import importlib.util
 import os
 import pathlib
-import struct
 import subprocess
 import sys
 import time
@@ -12,34 +12,38 @@ import pytest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 EXAMPLES = pathlib.Path(os.environ.get("KVCONN_C_EXAMPLES") or ROOT / "target" / "examples_c")
-MESSAGE_BYTES = struct.calcsize("=QQQ")
 SECONDS = 120
 
 
-class Rank:
-    """A process of examples_c/rank.py: a PULL socket, which notes each message in a file."""
+@pytest.fixture
+def start(tmp_path):
+    """Starts a rank as the demo does, by pyzmq; kills all of them at the end."""
+    spec = importlib.util.spec_from_file_location("run_failover", ROOT / "examples_c" / "run_failover.py")
+    demo = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(demo)
+    ranks = []
 
-    def __init__(self, log, endpoint="tcp://127.0.0.1:*"):
-        self.log = log
-        program = [sys.executable, ROOT / "examples_c" / "rank.py", endpoint, log]
-        self.process = subprocess.Popen(program, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
-        self.endpoint = self.process.stdout.readline().strip()
-        assert self.endpoint, "the rank did not start"
+    def start_rank(name, *endpoint):
+        ranks.append(demo.Rank(name, tmp_path, [sys.executable, demo.RANK_PROGRAM], *endpoint))
+        return ranks[-1]
 
-    def received(self):
-        return self.log.stat().st_size // MESSAGE_BYTES
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait()
-        self.process.stdout.close()
+    yield start_rank
+    for rank in ranks:
+        kill(rank)
 
 
-def test_a_killed_node_fails_over_and_comes_back(lib, wait_until, tmp_path):
+def kill(rank):
+    rank.process.kill()
+    rank.process.wait()
+    rank.process.stdin.close()
+    rank.process.stdout.close()
+
+
+def test_a_killed_node_fails_over_and_comes_back(lib, start, wait_until, tmp_path):
     if not (EXAMPLES / "failover").exists():
         pytest.fail(f"{EXAMPLES / 'failover'} is missing: run `make examples`")
     names = ["A0", "A1", "B0", "B1"]
-    ranks = {name: Rank(tmp_path / name) for name in names}
+    ranks = {name: start(name) for name in names}
     endpoints = {name: rank.endpoint for name, rank in ranks.items()}
     arguments = ["A", endpoints["A0"], endpoints["A1"], "B", endpoints["B0"], endpoints["B1"]]
     environment = {**os.environ, "TIMELINE_ZERO_MS": repr(time.monotonic() * 1000)}
@@ -53,18 +57,18 @@ def test_a_killed_node_fails_over_and_comes_back(lib, wait_until, tmp_path):
         return output.read_text()
 
     def more(name):
-        goal = ranks[name].received() + 200
-        wait_until(f"{name} has received more", lambda: story() and ranks[name].received() >= goal, SECONDS)
+        goal = ranks[name].count() + 200
+        wait_until(f"{name} has received more", lambda: story() and ranks[name].count() >= goal, SECONDS)
 
     try:
         more("B1")
         for name in ("B0", "B1"):
-            ranks[name].kill()
+            kill(ranks[name])
         wait_until("the requests are on node A", lambda: "  REROUTED " in story(), SECONDS)
         assert "  PEER_LOST " in story() and "  FAILED        node B" in story()
         more("A0")
         for name in ("B0", "B1"):
-            ranks[name] = Rank(tmp_path / f"{name}-again", endpoints[name])
+            ranks[name] = start(name, endpoints[name])
         engine.stdin.write(b"back B\n")
         engine.stdin.flush()
         more("B0")
@@ -75,5 +79,3 @@ def test_a_killed_node_fails_over_and_comes_back(lib, wait_until, tmp_path):
     finally:
         engine.kill()
         engine.wait()
-        for rank in ranks.values():
-            rank.kill()

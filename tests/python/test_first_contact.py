@@ -115,7 +115,7 @@ def test_what_is_left_out_has_its_reason_and_its_cure(a_user_without_venv, tmp_p
     title, *lines = result.stdout.strip().splitlines()
     assert title == "Left out of 'make test' on this machine:"
     for what, cure in [
-        ("the Python tests", "apt-get install python3.11-venv"),
+        ("the tests of Python", "apt-get install python3.11-venv"),
         ("tests that drop packets", "run as root"),
         ("gdb", "apt-get install gdb"),
         ("bindings, Go", "apt-get install golang-go"),

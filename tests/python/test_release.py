@@ -75,9 +75,21 @@ def test_it_exports_the_functions_of_the_header_and_nothing_else(dist):
     assert sorted(row[7].split("@")[0] for row in rows) == SYMBOLS
 
 
-def test_the_debug_symbols_are_found_by_the_build_id(dist):
+def debug_symbols(dist):
     (build_id,) = re.findall(r"Build ID: ([0-9a-f]{40})", output("readelf", "-n", library(dist)))
-    debug = dist / "debug" / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+    return dist / "debug" / ".build-id" / build_id[:2] / f"{build_id[2:]}.debug"
+
+
+def test_the_unwinder_is_that_of_the_process(dist):
+    """The release library is linked by name to libgcc_s; no part of another unwinder came with the compiler."""
+    rows = (line.split() for line in output("readelf", "--syms", "-W", debug_symbols(dist)).splitlines())
+    unwinder = {row[7]: row[6] for row in rows if len(row) >= 8 and re.match(r"_Unwind_|_*unw_", row[7])}
+    assert any(name.startswith("_Unwind_Resume") for name in unwinder), "no symbol table"
+    assert {place for place in unwinder.values()} == {"UND"}, unwinder
+
+
+def test_the_debug_symbols_are_found_by_the_build_id(dist):
+    debug = debug_symbols(dist)
     sections = output("readelf", "-SW", debug)
     assert ".debug_line" in sections and ".symtab" in sections
     assert ".debug" not in output("readelf", "-SW", library(dist))

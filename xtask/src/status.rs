@@ -8,12 +8,13 @@ pub(crate) fn document() -> String {
     let mut out = String::from(
         "# Statuses\n\nMade from the table in `src/error.rs` by `make bless`. Every function that can fail returns one of these. The numbers\n\
          are frozen: a status may be added, but never renumbered.\n\n\
-         An error means: nothing was accepted, and nothing is left half-done. There are four exceptions:\n\n\
+         An error means: nothing was accepted, and nothing is left half-done. These are the exceptions:\n\n\
          * `KVCONN_PARTIAL` of `kvconn_send_batch` and `kvconn_send_batch_packed`: some items were accepted.\n\
          * `KVCONN_PARTIAL` of `kvconn_node_connect`: all endpoints are registered, and some have a connection.\n\
-         * `KVCONN_TIMEOUT` of `kvconn_connect`: the dial goes on.\n\
+         * `KVCONN_TIMEOUT` of `kvconn_connect`, `kvconn_send_to` and `kvconn_send_packed_to`: the dial goes on.\n\
          * `KVCONN_TIMEOUT` of `kvconn_disconnect_all`, `kvconn_shutdown` and `kvconn_manager_destroy`: everything has ended, but\n  \
-           some message was not acknowledged, or some socket not closed, in time.\n\n\
+           some message was not acknowledged, or some socket not closed, in time.\n\
+         * `KVCONN_TIMEOUT` of `kvconn_set_log`: the log goes to the new function. Of `kvconn_dump`: the text is cut.\n\n\
          The columns:\n\n\
          * **scope**: what is affected: this call only (CALL), this endpoint (PEER), everything that this life of the node owned\n  \
            (NODE), or the whole process (PROCESS).\n\
