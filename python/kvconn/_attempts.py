@@ -29,7 +29,7 @@ from ._calls import TIMEOUT, UNFINISHED, Call, Error, as_error, lib, note, pins
 if TYPE_CHECKING:
     from types import ModuleType
 
-LEVEL = 1  # of `_fast`: what its functions take and return
+LEVEL = 2  # of `_fast`: what its functions take and return
 
 # ---- What an attempt has done ----------------------------------------------------------------------------------------
 

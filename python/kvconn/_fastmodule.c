@@ -30,7 +30,7 @@
 #include <string.h>
 
 /* What _attempts.py expects. To be raised with every change of what the functions take or return. */
-#define LEVEL 1
+#define LEVEL 2
 
 /* An attempt up to this size takes a few microseconds: it keeps the GIL. kvconn hands over messages of more than 128
  * frames in steps. */
@@ -86,11 +86,20 @@ static enum read decline(void) {
     return FAILED;
 }
 
-/* An id, a request. */
+/* An id, a request: an int, or an object that stands for one, as kvconn.Connection does. Its __index__ is any code. */
 static enum read read_uint64(PyObject *given, uint64_t *value) {
-    if (!PyLong_CheckExact(given))
-        return DECLINED;
-    unsigned long long number = PyLong_AsUnsignedLongLong(given);
+    unsigned long long number;
+    if (PyLong_CheckExact(given)) {
+        number = PyLong_AsUnsignedLongLong(given);
+    } else {
+        if (PyLong_Check(given) || !PyIndex_Check(given))
+            return DECLINED; /* a bool is one of the former, and no id */
+        PyObject *index = PyNumber_Index(given);
+        if (index == NULL)
+            return decline();
+        number = PyLong_AsUnsignedLongLong(index);
+        Py_DECREF(index);
+    }
     if (number == (unsigned long long)-1 && PyErr_Occurred())
         return decline();
     *value = number;

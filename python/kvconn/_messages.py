@@ -36,7 +36,7 @@ def send(conn: types.Id, frames: types.Frames, timeout_ms: int = DEFAULT_TIMEOUT
     try:
         sent = _attempt_send(cell, conn, frames, timeout_ms)
         if (_accepted or _in_flight) and cell[0] is not None:
-            pins.sweep(conn)
+            pins.sweep(uint64("conn", conn))
     except BaseException as exception:
         _attempts.interrupted(exception, cell, "kvconn_send")
         raise

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from .types import Event
 
-_ALIVE_SECONDS = 0.5  # how often an asynchronous wait looks whether its manager still exists
+_LOOK_SECONDS = _calls.SLICE_MS / 1000  # how often an asynchronous wait looks for `close` and the end of its manager
 
 
 def _next(waiting: Events | Failures) -> Any:
@@ -89,7 +89,7 @@ class Events(metaclass=Brief):
                 left = deadline - time.monotonic()
                 if left <= 0:
                     break
-                await self._readable(min(left, _ALIVE_SECONDS))
+                await self._readable(min(left, _LOOK_SECONDS))
             except (Stale, Shutdown):
                 break
         raise StopAsyncIteration

@@ -526,8 +526,15 @@ impl Channel for ConnectionInner {
         let open = self.state == State::Ready && !self.dead && !self.handing_over && self.draining.is_none();
         let (_, push) = self.socket.as_ref().filter(|_| open)?;
         let bytes = self.account.room_for_short(message.wire())?;
-        let Sent::Accepted = push.send(message.frames_mut()) else { return None };
-        message.taken();
+        match push.send(message.frames_mut()) {
+            Sent::Accepted => message.taken(),
+            // `attempt` refuses it: some of its frames are gone.
+            Sent::Broken => {
+                self.dead = true;
+                return None;
+            }
+            Sent::Full | Sent::NoMemory => return None,
+        }
         self.over_budget = false;
         if self.account.accept_short(bytes) {
             self.trim_ledger();

@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdatomic.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -234,18 +235,14 @@ static void *waits_in_a_send(void *argument) {
     static char bytes[65536];
     kvconn_frame_t frame = {bytes, sizeof bytes};
     uint64_t sequence;
-    // The queue is full: the wait that follows is one in poll, where a thread can be cancelled.
-    for (int full = 0; full < 5;) {
-        if (kvconn_send(conn, &frame, 1, 0, &sequence, NULL) == KVCONN_OK) {
-            full = 0;
-        } else {
-            full++;
-            usleep(20000);
-        }
-    }
-    stage = 1;
-    kvconn_status_t status = kvconn_send(conn, &frame, 1, 700, &sequence, NULL);
-    CHECK(status == KVCONN_TIMEOUT || status == KVCONN_STALLED, "%d", status);
+    // Waits in poll, where a thread can be cancelled. A send waits only longer than those before that had waited in vain.
+    kvconn_status_t status;
+    int64_t timeout_ms = 700;
+    do {
+        status = kvconn_send(conn, &frame, 1, timeout_ms, &sequence, NULL);
+        CHECK(status == KVCONN_OK || status == KVCONN_TIMEOUT || status == KVCONN_STALLED, "%d", status);
+        if (status != KVCONN_OK) timeout_ms *= 2;
+    } while (status == KVCONN_OK || stage == 0);
     stage = 2;
     pthread_testcancel();
     stage = 3;
@@ -262,9 +259,14 @@ static void cancelled(void) {
     CHECK(status == KVCONN_OK, "%d %s", status, error.message);
     pthread_t thread;
     CHECK(pthread_create(&thread, NULL, waits_in_a_send, &conn) == 0, "a thread");
-    while (stage == 0) usleep(1000);
-    usleep(100000); // in the wait; if not yet, it is cancelled there even so
+    // In a wait. It may end with room for the message, because libzmq's thread is late: then the next one is in poll.
+    kvconn_connection_info_t info = {.struct_size = sizeof info};
+    do {
+        usleep(1000);
+        CHECK(kvconn_connection_info(conn, &info, NULL) == KVCONN_OK, "info");
+    } while (info.waiting == 0);
     CHECK(pthread_cancel(thread) == 0, "pthread_cancel");
+    stage = 1;
     void *result = NULL;
     CHECK(pthread_join(thread, &result) == 0, "pthread_join");
     CHECK(stage == 2 && result == PTHREAD_CANCELED, "stage %d", stage);
@@ -323,6 +325,57 @@ static void cancelled_early(void) {
     CHECK(kvconn_disconnect_all(0, 0, NULL) == KVCONN_OK, "disconnect");
 }
 
+// ---- within a message ----------------------------------------------------------------------------------------------
+
+extern void *__libc_memalign(size_t, size_t);
+
+/// What happens when libzmq next allocates memory for a queue of messages, on this thread: after some frames of a message.
+static _Thread_local enum { NOTHING, NO_MEMORY, PEER_DIES } within_a_message;
+static pid_t peer; // 0: it does not die
+static unsigned single_frames;
+
+int posix_memalign(void **block, size_t alignment, size_t size) {
+    if (within_a_message != NOTHING && size > 8192) { // smaller: a queue of libzmq's commands
+        bool has_memory = within_a_message == PEER_DIES;
+        within_a_message = NOTHING;
+        if (!has_memory) return ENOMEM;
+        int descriptors = entries("/proc/self/fd");
+        kill(peer, SIGKILL);
+        // libzmq's thread says that the peer is gone, and then closes its descriptor.
+        at_most("/proc/self/fd", descriptors - 1);
+        usleep(5000); // libzmq looks for commands that seldom
+    }
+    *block = __libc_memalign(alignment, size);
+    return *block ? 0 : ENOMEM;
+}
+
+/// A message that libzmq has begun to take when its queue cannot take more: it is not accepted, and nothing after it.
+static void broken_message(void) {
+    kvconn_error_t error;
+    kvconn_conn_t conn;
+    kvconn_status_t status = dial_to(endpoint, &conn, &error);
+    CHECK(status == KVCONN_OK, "%d %s", status, error.message);
+    kvconn_frame_t frames[16];
+    for (int i = 0; i < 16; i++) frames[i] = (kvconn_frame_t){&"0123456789abcdef"[i], 1};
+    uint64_t accepted = 0, sequence;
+    // Decides which frame of a later message it is.
+    for (; accepted < single_frames; accepted++) CHECK(kvconn_send(conn, frames, 1, 5000, NULL, NULL) == KVCONN_OK, "send");
+    within_a_message = peer ? PEER_DIES : NO_MEMORY;
+    for (; within_a_message != NOTHING; accepted += status == KVCONN_OK) {
+        CHECK(accepted < 1000, "libzmq allocates no memory");
+        status = kvconn_send(conn, frames, 16, 0, &sequence, &error);
+    }
+    CHECK(status == KVCONN_PEER_LOST, "the message itself: %d %s", status, error.message);
+    for (int i = 0; i < 3; i++) {
+        status = kvconn_send(conn, frames, 16, 0, &sequence, &error);
+        CHECK(status == KVCONN_PEER_LOST, "the next: %d %s", status, error.message);
+    }
+    kvconn_connection_info_t info = {.struct_size = sizeof info};
+    CHECK(kvconn_connection_info(conn, &info, NULL) == KVCONN_OK, "info");
+    CHECK(info.accepted == accepted, "%d of %d", (int)info.accepted, (int)accepted);
+    if (peer == 0) works();
+}
+
 int main(int count, char **arguments) {
     static const struct {
         const char *name;
@@ -334,9 +387,12 @@ int main(int count, char **arguments) {
                {"no_resolver", no_resolver},
                {"no_watches", no_watches},
                {"cancelled", cancelled},
-               {"cancelled_early", cancelled_early}};
+               {"cancelled_early", cancelled_early},
+               {"broken_message", broken_message}};
     report_to = fcntl(2, F_DUPFD_CLOEXEC, 100);
     endpoint = count > 2 ? arguments[2] : "";
+    peer = count > 3 ? atoi(arguments[3]) : 0;
+    single_frames = count > 4 ? (unsigned)atoi(arguments[4]) : 0;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         if (count > 1 && strcmp(arguments[1], all[i].name) == 0) {
             alarm(60);

@@ -16,7 +16,13 @@ fn a_user_of_its_own() -> Result<(), String> {
 
 #[track_caller]
 fn passes(scenario: &str, endpoint: &str) {
-    let (output, text) = run(&compile("scenarios.c", scenario), &[scenario, endpoint]);
+    passes_with(scenario, &[endpoint]);
+}
+
+#[track_caller]
+fn passes_with(scenario: &str, arguments: &[&str]) {
+    let arguments = [&[scenario], arguments].concat();
+    let (output, text) = run(&compile("scenarios.c", scenario), &arguments);
     assert!(output.status.success(), "{}: {text}", output.status);
 }
 
@@ -73,4 +79,28 @@ fn a_thread_that_is_to_be_cancelled_is_not_cancelled_inside_a_send() {
     let peer = narrow_peer(1);
     peer.pause_reading();
     passes("cancelled_early", peer.endpoint());
+}
+
+/// Which frame of a message is the last that libzmq takes: the last but one, and an earlier one.
+const SINGLE_FRAMES: [usize; 2] = [0, 7];
+
+/// An error means that the message was not accepted.
+#[test]
+fn a_message_in_which_the_peer_dies_is_not_accepted() {
+    for singles in SINGLE_FRAMES {
+        let peer = Peer::any();
+        passes_with("broken_message", &[peer.endpoint(), &peer.pid().to_string(), &singles.to_string()]);
+    }
+}
+
+#[test]
+fn a_message_for_which_memory_runs_out_midway_is_not_accepted() {
+    for singles in SINGLE_FRAMES {
+        let peer = Peer::any();
+        passes_with("broken_message", &[peer.endpoint(), "0", &singles.to_string()]);
+        let whole: Vec<_> = b"0123456789abcdef".iter().map(|byte| vec![*byte]).collect();
+        let whole = |message: &Vec<Vec<u8>>| [&whole[..1], &whole, &[b"hello".to_vec()]].contains(&message.as_slice());
+        let broken: Vec<_> = peer.messages().into_iter().filter(|message| !whole(message)).collect();
+        assert!(broken.is_empty(), "{broken:?}");
+    }
 }

@@ -131,6 +131,31 @@ def test_every_way_gives_the_same_results_and_errors(kv, peer, ways):
         assert len(outcome) == len(expected)
 
 
+def test_the_extension_takes_an_object_for_its_id(kv, manager, peer, ways):
+    """kvconn.send(Connection) is as fast as with the number."""
+    from kvconn import _attempts
+
+    ways("extension")
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    node, _ = kv.node_open("n", manager)
+    for sequence, given in enumerate((conn, kv.Connection(conn), Number(conn)), 1):
+        assert _attempts.send([None], given, [b"a"], 0) == sequence
+    assert _attempts.send_batch([None], [(kv.Connection(conn), [b"a"])], 0) == ([(0, 4)], None)
+    assert _attempts.track([None], kv.Node(node), Number(7)) is True
+    assert _attempts.untrack([None], Number(node), 7) == 1
+    for wrong in (True, Number(-1), Number(2**64), Number("text"), Number(None)):
+        cell = [None]
+        assert _attempts.send(cell, wrong, [b"a"], 0) is None and cell == [None]
+
+    class Interrupted:
+        def __index__(self):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        kv.send(Interrupted(), [b"a"])
+
+
 def test_the_end_of_a_connection_is_the_same_error_in_every_way(kv, manager, peer, ways):
     for way in WAYS:
         try:

@@ -258,6 +258,28 @@ def test_an_asynchronous_loop_that_waits_for_ever_is_ended_by(kv, how):
         kv.manager_destroy(number)
 
 
+def test_close_is_heard_within_200_ms_also_by_an_asynchronous_loop(kv, manager):
+    """The quickest of five: the others may wait for the processor."""
+
+    async def one():
+        events = kv.Events(manager)
+
+        async def wait():
+            return [event async for event in events]
+
+        waiting = asyncio.ensure_future(wait())
+        await asyncio.sleep(0.01)
+        begun = time.monotonic()
+        events.close()
+        assert await waiting == []
+        return time.monotonic() - begun
+
+    async def main():
+        return min([await one() for _ in range(5)])
+
+    assert run(main()) < 0.3
+
+
 def test_a_forked_child_reads_its_own_events(kv, lib):
     """The child of a process that has read events of the default manager has a queue of its own."""
 

@@ -1,5 +1,6 @@
 //! A dial without an answer is no progress: a send does not wait for it longer than its own time says.
 
+use std::collections::HashSet;
 use std::time::{Duration, Instant};
 
 use kvconn::error::Status;
@@ -43,7 +44,7 @@ fn twenty_requests_to_a_silent_host_cost_two_timeouts() {
     const REQUESTS: u32 = 20;
     let hole = WrongPeer::black_hole();
     let engine = Engine::new();
-    let (mut waited, mut slow) = (Duration::ZERO, 0);
+    let (mut waited, mut slow, mut dials) = (Duration::ZERO, 0, HashSet::new());
     let watch = Stopwatch::start();
     for _ in 0..REQUESTS {
         let begun = Instant::now();
@@ -53,11 +54,16 @@ fn twenty_requests_to_a_silent_host_cost_two_timeouts() {
         waited += took;
         let known = [Status::Timeout, Status::Stalled, Status::ConnectFailed, Status::Backoff];
         assert!(known.contains(&error.status), "{error:?}");
+        if matches!(error.status, Status::Timeout | Status::Stalled) {
+            dials.insert(error.conn);
+        }
         // Its other work.
         std::thread::sleep(ms(200));
     }
     println!("{REQUESTS} requests waited {waited:?}");
-    // connect_timeout_ms is 3 s: the requests take 6 s in all, in which two dials begin.
-    assert!(slow <= 2, "{slow} requests of {REQUESTS} took their whole time; {:?} in all", watch.elapsed());
-    assert!(waited <= ms(2050) + watch.excused(), "{waited:?}, {:?} excused", watch.excused());
+    // connect_timeout_ms is 3 s: the requests take 6 s in all, in which two dials begin; more on a busy machine.
+    let dials = dials.len() as u32;
+    assert!(dials <= 2 || watch.elapsed() > ms(6500), "{dials} dials in {:?}", watch.elapsed());
+    assert!(slow <= dials, "{slow} requests of {REQUESTS} took their whole time; {:?} in all", watch.elapsed());
+    assert!(waited <= ms(1025) * dials + watch.excused(), "{waited:?}, {:?} excused", watch.excused());
 }
