@@ -284,7 +284,10 @@ impl Manager {
 
     /// `kvconn_shutdown`, second half.
     pub(crate) fn finish_shutdown(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
-        self.close_drained(conns, Transition::Shutdown, "kvconn_shutdown was called", deadline)
+        let closed = self.close_drained(conns, Transition::Shutdown, "kvconn_shutdown was called", deadline);
+        // A connection that ended before may still have zero-copy buffers: its peer was lost just now.
+        let earlier: Vec<_> = self.sets.lock().endings.iter().cloned().collect();
+        closed.and(self.wait_released_all(&earlier, deadline))
     }
 
     /// Fences every endpoint, forgets the nodes, and stops the connections from accepting messages.

@@ -11,7 +11,9 @@ use kvconn::process::Process;
 use super::buffers::{Buffers, LONG};
 use crate::common::engine::{after, narrow_peer, options, refused, send, status_of, wait_ended};
 use crate::common::load::within;
+use crate::common::own_process::OwnProcess;
 use crate::common::{Engine, Peer, ms, wait_until};
+use crate::test_name;
 
 #[test]
 fn a_release_may_call_kvconn_and_is_told_when_it_would_wait_for_itself() {
@@ -67,6 +69,30 @@ fn calls_that_end_everything_wait_for_the_buffers() {
             "{released:?}"
         );
     }
+}
+
+/// A shutdown that says OK leaves no buffer behind, also none of a connection that ended before it.
+#[test]
+fn a_shutdown_waits_for_the_buffers_of_connections_that_ended_before() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let (engine, peer) = (Engine::new(), Peer::any());
+    let conn = engine.ready(peer.endpoint());
+    let (begun, has_begun) = channel();
+    let (proceed, may_proceed) = channel::<()>();
+    let buffer = vec![7; 10_000];
+    let release: Release = Box::new(move |_, _, _| {
+        begun.send(()).ok();
+        may_proceed.recv().ok();
+    });
+    // SAFETY: the buffer is there until the end of the process.
+    unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
+    has_begun.recv_timeout(LONG).expect("a release");
+    conn.disconnect().unwrap();
+    wait_ended(&conn, LONG);
+    refused(Process::current().unwrap().shutdown(after(ms(100))), Status::Timeout);
+    drop(proceed);
 }
 
 /// A release that does not return delays only other releases.
