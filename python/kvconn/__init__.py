@@ -24,7 +24,8 @@ Errors
 Objects
     Manager, Endpoint, Connection and Node hold an id and forward to the functions, which take the objects as well. Their
     `timeout` is seconds. When such an object is garbage, nothing ends. Events and Failures are iterators that wait, and
-    Events is for `async for` too. kvconn.types has types for annotations, kvconn.zmq the exceptions of pyzmq.
+    Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types for annotations, kvconn.zmq
+    the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for engines.
 
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the
@@ -60,6 +61,7 @@ from ._ffi import EVENT_NODE_FAILED, EVENT_NONE, EVENT_OVERFLOW, EVENT_PEER_LOST
 from ._ffi import EVENT_STALLED, LOG_DEBUG, LOG_ERROR, LOG_INFO, LOG_OFF, LOG_WARN, MAX_BATCH, MAX_ENDPOINTS_PER_CALL
 from ._ffi import MAX_FRAMES, OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN, SCOPE_CALL, SCOPE_NODE
 from ._ffi import SCOPE_NONE, SCOPE_PEER, SCOPE_PROCESS, STATE_CONNECTING, STATE_ENDED, STATE_READY, TEXT_SIZE, UNKNOWN
+from ._health import HealthWatch
 from ._messages import Sent, flush, send, send_batch, send_owned, send_to, wait_released
 from ._nodes import Connected, FailedEndpoint, Failure, handle_failure, node_add_endpoints, node_connect, node_find
 from ._nodes import node_info, node_open, node_remove_endpoints, node_report_health, node_set_endpoints
@@ -78,7 +80,7 @@ __all__ = [
     "node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request", "node_untrack_request", "send", "send_batch",
     "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released",
     # Objects over them
-    "Connection", "Endpoint", "Events", "Failures", "Handle", "Manager", "Node",
+    "Connection", "Endpoint", "Events", "Failures", "Handle", "HealthWatch", "Manager", "Node",
     # What functions return and raise
     "Call", "Connected", "Error", "FailedEndpoint", "Failure", "Sent", "STATUSES", "METRICS_CONTENT_TYPE",
     "Invalid", "Stale", "NotFound", "Timeout", "Stalled", "Backoff", "ConnectFailed", "PeerLost", "Disconnected",

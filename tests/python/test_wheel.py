@@ -79,13 +79,14 @@ def bare_run(python, folder, *arguments):
 def test_it_has_the_package_the_library_and_the_licences_and_nothing_else(wheel):
     with zipfile.ZipFile(wheel) as packed:
         names = set(packed.namelist())
-        sources = {path for path in (ROOT / "python" / "kvconn").iterdir() if path.suffix in (".py", ".pyi", ".typed")}
-        expected = {f"kvconn/{path.name}" for path in sources} | {"kvconn/libkvconn.so.0", "kvconn/py.typed"}
+        sources = {path for path in (ROOT / "python" / "kvconn").rglob("*") if path.suffix in (".py", ".pyi", ".typed")}
+        expected = {str(path.relative_to(ROOT / "python")) for path in sources} | {"kvconn/libkvconn.so.0", "kvconn/py.typed"}
         expected |= {"kvconn/_fast.abi3.so"} if "abi3" in wheel.name else set()
         about = f"kvconn-{VERSION}.dist-info"
         files = {name for name in names if not name.startswith(about)}
         assert files == expected
         assert {f"{about}/licenses/LICENSE", f"{about}/licenses/THIRD_PARTY.md"} <= names
+        assert "[sglang.srt.plugins]\nkvconn = " in packed.read(f"{about}/entry_points.txt").decode()
         metadata = packed.read(f"{about}/METADATA").decode()
         assert f"\nVersion: {VERSION}\n" in metadata and "\nRequires-Python: >=3.10\n" in metadata
         assert not re.search(r"^Requires-Dist: (?!.*extra ==)", metadata, re.M), "it needs no other package"
