@@ -79,6 +79,9 @@ type TriedMessage = Tried<u64, Error, Handover>;
 /// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
+/// The text when a send without room finds that the peer is gone, before the watcher reports it.
+const NO_PEER: &str = "the peer is gone";
+
 /// What a READY connection's end by its peer means. `None` where the kernel does not tell.
 fn how_the_peer_left(ended_by: EndedBy) -> Option<&'static str> {
     match ended_by {
@@ -475,10 +478,16 @@ impl ConnectionInner {
             return over(Status::Stalled, text);
         }
         if now >= deadline {
+            // A pipe that has just died has no room either.
+            if self.account.tcp().is_some_and(|tcp| tcp_info::read(tcp).is_ok_and(|info| info.is_over())) {
+                return over(Status::PeerLost, NO_PEER.into());
+            }
             if self.ran_out.is_none_or(|(longest, _)| longest < timeout) {
                 self.ran_out = Some((timeout, now));
             }
-            return over(Status::Timeout, format!("no room within {} ms; not accepted", timeout.as_millis()));
+            // Without a descriptor of ours nothing tells the two apart.
+            let or = if self.account.tcp().is_none() { " (full, or the peer has just gone)" } else { "" };
+            return over(Status::Timeout, format!("no room within {} ms{or}; not accepted", timeout.as_millis()));
         }
         if self.has_waited_in_vain(timeout, begun) {
             self.refresh();
