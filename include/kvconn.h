@@ -124,8 +124,8 @@
  * last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
  * half-done, and the out-parameters are zero, unless their description says otherwise. These are the exceptions:
  *
- * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
- * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
+ * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items may be accepted.
+ * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some may have a connection.
  * - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: the dial goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.

@@ -130,7 +130,9 @@ impl Process {
             let other = self.kind_of(id.0).map(|kind| format!("{id} is the id of a {kind}"));
             Error::new(
                 Status::Stale,
-                other.unwrap_or_else(|| format!("manager {id} does not exist (any more), or belongs to another process")),
+                other.unwrap_or_else(|| {
+                    format!("manager {id} does not exist (any more), or belongs to another process")
+                }),
             )
         })
     }

@@ -125,9 +125,15 @@ fn an_id_of_another_kind_is_named_as_such() {
     let as_node = |id| message(refused(process.node(NodeId(id)).map(|manager| manager.id()), Status::Stale));
     let as_manager = |id| message(refused(process.manager(ManagerId(id)).map(|manager| manager.id()), Status::Stale));
     let manager = engine.id().0;
-    assert_eq!([as_conn(node), as_manager(node)], [format!("{node} is the id of a node"), format!("{node} is the id of a node")]);
+    assert_eq!(
+        [as_conn(node), as_manager(node)],
+        [format!("{node} is the id of a node"), format!("{node} is the id of a node")]
+    );
     assert_eq!([as_node(conn), as_manager(conn)], [conn, conn].map(|id| format!("{id} is the id of a connection")));
-    assert_eq!([as_conn(manager), as_node(manager)], [manager, manager].map(|id| format!("{id} is the id of a manager")));
+    assert_eq!(
+        [as_conn(manager), as_node(manager)],
+        [manager, manager].map(|id| format!("{id} is the id of a manager"))
+    );
 }
 
 #[test]
