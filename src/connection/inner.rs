@@ -443,9 +443,22 @@ impl ConnectionInner {
             .is_some_and(|(longest, at)| begun >= at && timeout.as_millis() <= longest.as_nanos().div_ceil(1_000_000))
     }
 
-    /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's
-    /// last progress. It is the sender's own: a shorter deadline of another thread does not change it.
+    /// How long a sender goes on that began at `begun` and found no room. A pipe that has just died has no room either:
+    /// the kernel is asked before a sender gives up.
     pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
+        let patience = self.patience_for_room(timeout, begun);
+        let is_over = || self.account.tcp().is_some_and(|tcp| tcp_info::read(tcp).is_ok_and(|info| info.is_over()));
+        match patience {
+            Patience::Over(_) if self.state == State::Ready && is_over() => {
+                Patience::Over(self.error(Status::PeerLost, 0, NO_PEER))
+            }
+            patience => patience,
+        }
+    }
+
+    /// The same for a peer that is there. The patience counts from the connection's last progress. It is the sender's
+    /// own: a shorter deadline of another thread does not change it.
+    fn patience_for_room(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
         let (now, deadline) = (Instant::now(), begun + timeout);
         let (conn, endpoint) = (self.conn, self.endpoint.clone());
         let over = |status, text: String| Patience::Over(Error::new(status, text).about(conn).at(endpoint));
@@ -478,10 +491,6 @@ impl ConnectionInner {
             return over(Status::Stalled, text);
         }
         if now >= deadline {
-            // A pipe that has just died has no room either.
-            if self.account.tcp().is_some_and(|tcp| tcp_info::read(tcp).is_ok_and(|info| info.is_over())) {
-                return over(Status::PeerLost, NO_PEER.into());
-            }
             if self.ran_out.is_none_or(|(longest, _)| longest < timeout) {
                 self.ran_out = Some((timeout, now));
             }
