@@ -294,7 +294,8 @@ static void nodes_and_failures() {
     const kvconn::failure kept = *std::move(report);
     CHECK(kept.reason() == "its rank is gone"s && kept.requests() == std::vector<std::uint64_t>({5, 7}));
     const auto endpoints = kept.endpoints();
-    CHECK(endpoints.size() == 2 && endpoints[1].endpoint() == second.endpoint && !endpoints[1].spared() && !endpoints[0].conn());
+    CHECK(endpoints.size() == 2 && endpoints[1].endpoint() == second.endpoint && !endpoints[1].spared() && !endpoints[1].conn());
+    CHECK(endpoints[0].conn() == conn && endpoints[0].accepted() == 1 && endpoints[0].acknowledged() == 1u); // the rank that died
     IS(status::node_failed, kvconn::try_handle_failure(node, nullptr));
     IS(status::node_failed, kvconn::try_node_track_request(node, 8));
     IS(status::node_failed, kvconn::try_connect(m, second.endpoint, LONG));
