@@ -54,6 +54,7 @@
  *                    kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
  *                    kvconn_failure_requests, kvconn_failure_free                read a report, and free it
  *     Events         kvconn_next_event             take the next event: READY, PEER_LOST, STALLED ...
+ *                    kvconn_event_name             the name of an event kind
  *                    kvconn_event_fd               a descriptor for poll or epoll
  *     Settings       kvconn_options_new, kvconn_options_set, kvconn_options_free      a set of options
  *                    kvconn_configure              change a manager's settings
@@ -123,8 +124,8 @@
  * last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
  * half-done, and the out-parameters are zero, unless their description says otherwise. These are the exceptions:
  *
- * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
- * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
+ * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items may be accepted.
+ * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some may have a connection.
  * - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: the dial goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.
@@ -239,9 +240,10 @@
  *
  * A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
  * (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
- * with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
- * not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
- * error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+ * with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; a send that is already
+ * waiting goes on waiting. So a stuck peer costs one timeout, not one for each message. In a loop that sends again,
+ * pause after an error. With timeout 0 a full connection is always KVCONN_TIMEOUT. For a moment this can also be a peer
+ * that has just died, where kvconn cannot ask the kernel: on ipc endpoints, and with acknowledgement=off.
  *
  * == Idle connections ==
  *
@@ -313,9 +315,9 @@ enum kvconn_status KVCONN_INT32 {
     /** It does not exist now: no connection to that endpoint, or no live node of that name. To do: Connect or open
      * it, if it should exist. */
     KVCONN_NOT_FOUND = -3,
-    /** The deadline passed first; for a send, also that of an earlier send with at least this timeout, with no
-     * progress since. A send was not accepted; a dial goes on. To do: Try again after a pause, or treat the peer as
-     * slow. */
+    /** The call's deadline passed. A send returns it at once if an earlier send with the same or a longer timeout
+     * ran out here and nothing has moved since. A send was not accepted; a dial goes on. To do: Try again after a
+     * pause, or treat the peer as slow. */
     KVCONN_TIMEOUT = -4,
     /** The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had
      * no answer for so long. The call did not wait longer. To do: Treat the peer as stuck: use another one, or
@@ -332,7 +334,7 @@ enum kvconn_status KVCONN_INT32 {
      * next life, or report the node failed. */
     KVCONN_PEER_LOST = -8,
     /** This process ended the connection. If it did so by endpoint, the endpoint is fenced: nothing is dialled. To
-     * do: Call kvconn_connect or kvconn_node_add_endpoints if you need the endpoint again. */
+     * do: Call kvconn_connect, or register the endpoint in a live node, if you need it again. */
     KVCONN_DISCONNECTED = -9,
     /** This life of the node has ended. The endpoints that it alone owned are fenced. To do: Open the node again,
      * and register its endpoints in the new life. */
@@ -351,7 +353,7 @@ enum kvconn_status KVCONN_INT32 {
     /** Not possible here: on this kind of endpoint, with these options, or on this platform. To do: Work without it.
      * The message says what is missing. */
     KVCONN_UNSUPPORTED = -15,
-    /** Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The others
+    /** Some items of the call failed, or all: messages of a batch, or endpoints of kvconn_node_connect. The others
      * succeeded. To do: Check the status of each item. To send the failed messages again, set conn to 0 for those
      * that are OK. */
     KVCONN_PARTIAL = -16,
@@ -524,7 +526,7 @@ kvconn_status_t kvconn_manager_create(const kvconn_options_t *options, kvconn_ma
 kvconn_status_t kvconn_manager_destroy(kvconn_manager_t m, int64_t timeout_ms, kvconn_error_t *error);
 
 /** Ends everything in a manager, for a change of role: closes and fences all endpoints, and forgets all nodes without
- * failure reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
+ * failure reports. The manager stays usable: kvconn_connect or a registration lifts a fence.
  * @param flush_ms how long to wait until the peers have acknowledged all accepted messages (ipc: until libzmq has sent
  *     them). The rest is then dropped. 0 does not wait, and KVCONN_OK then says nothing about what arrived.
  * @retval KVCONN_OK      everything is closed, and each message was acknowledged (ipc: sent), unless its peer was
@@ -631,8 +633,8 @@ kvconn_status_t kvconn_connect(kvconn_manager_t m, const char *endpoint, const k
  * @retval KVCONN_OK the connection has ended, now or before. */
 kvconn_status_t kvconn_disconnect(kvconn_conn_t conn, kvconn_error_t *error);
 
-/** Ends the live connection to an endpoint, and fences the endpoint: nothing is dialled there until kvconn_connect or
- * kvconn_node_add_endpoints lifts the fence. Never waits, even while other threads are blocked in sends to it: they
+/** Ends the live connection to an endpoint, and fences the endpoint: nothing is dialled there until kvconn_connect, or
+ * registering it in a live node, lifts the fence. Never waits, even while other threads are blocked in sends to it: they
  * return KVCONN_DISCONNECTED. Unsent messages are dropped.
  * @param endpoint the endpoint in any spelling. An unknown endpoint is fenced too.
  * @retval KVCONN_OK      the endpoint is fenced, and has no connection.
@@ -1053,10 +1055,10 @@ kvconn_status_t kvconn_node_untrack_request(kvconn_node_t node, uint64_t request
  *
  * A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
  * option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
- * and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
- * place for it, or no call caused the failure, kvconn_take_failure returns it: let a thread wait there, or look there
- * after each event NODE_FAILED whose conn is 0 (a call may have returned the report). A report is never dropped and
- * never changes; several threads may read it. Functions that take a report and return no status accept NULL.
+ * and exactly one report lists what was taken. The call that failed the node returns the report through `failure`. If
+ * that was NULL, or node_loss failed the node, take it with kvconn_take_failure: on a thread that waits, or with timeout
+ * 0 after a NODE_FAILED event whose conn is 0. NULL then means that a call has already returned it. A report is never
+ * dropped and never changes; several threads may read it. Functions that take a report and return no status accept NULL.
  */
 
 /** A report of a node's failure. Free it with kvconn_failure_free. */
@@ -1067,10 +1069,10 @@ typedef struct kvconn_failed_endpoint_t {
     uint32_t struct_size; /**< The size of this element, as given to kvconn_failure_endpoints. */
     /** 1 if another live node owns it too, so its connection goes on; 0 if it was closed and fenced. */
     int32_t spared;
-    /** Its connection; 0 if it had no live connection at that moment. The counts of a connection that was lost before
-     * are not here: take them from its PEER_LOST event or from kvconn_connection_info. */
+    /** The connection that ended with the node, or goes on. If there was none: the last one that was lost while the
+     * node owned the endpoint, whose status in kvconn_connection_info is KVCONN_PEER_LOST. Else 0, and the counts are 0. */
     kvconn_conn_t conn;
-    uint64_t accepted; /**< The number of messages that the connection had accepted. */
+    uint64_t accepted; /**< The number of messages that this connection had accepted. */
     uint64_t acknowledged; /**< The sequence of the last acknowledged message, or KVCONN_UNKNOWN. */
     char endpoint[KVCONN_ENDPOINT_SIZE]; /**< The endpoint in its canonical form. */
 } kvconn_failed_endpoint_t;
@@ -1098,7 +1100,8 @@ kvconn_status_t kvconn_node_report_health(kvconn_node_t node, int32_t healthy, c
 
 /** Takes the oldest failure report that no call has returned yet, and waits for one if there is none. Several threads
  * may call it; each report goes to one of them.
- * @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): as long as it takes.
+ * @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): the longest wait, a
+ *     year. kvconn_disconnect_all does not end the wait.
  * @param[out] failure the report; NULL if none came in time. Free it with kvconn_failure_free.
  * @retval KVCONN_OK    the report is the caller's, or none came in time.
  * @retval KVCONN_STALE also: the manager was destroyed during the call. */
@@ -1202,6 +1205,11 @@ typedef struct kvconn_event_t {
 } kvconn_event_t;
 /** An empty kvconn_event_t with its struct_size set. */
 #define KVCONN_EVENT_INIT {sizeof(kvconn_event_t), 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, {0}, {0}, {0}}
+
+/** The name of an event kind as in this header, such as "KVCONN_EVENT_READY".
+ * @param kind any number.
+ * @return a static text; "unknown" if the number is not a kind. */
+const char *kvconn_event_name(kvconn_event_kind_t kind);
 
 /** Returns a descriptor for poll, epoll or an event loop. It is readable exactly while an event waits
  * (level-triggered). With an edge-triggered poller, call kvconn_next_event with timeout 0 until KVCONN_EVENT_NONE. The

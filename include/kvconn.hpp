@@ -2,8 +2,9 @@
  * SPDX-License-Identifier: Apache-2.0
  *
  * Names. Take the C name and drop the prefix: kvconn_send is kvconn::send, kvconn_conn_t is kvconn::conn_t,
- * KVCONN_PEER_LOST is status::peer_lost. kvconn.h says what each call does and which statuses it returns; the comments
- * here say what is different in C++.
+ * KVCONN_PEER_LOST is status::peer_lost. The calls of an object are its members: kvconn_options_set is options::set,
+ * kvconn_failure_name is failure::name. A batch stands for kvconn_send_batch and kvconn_send_batch_packed. kvconn.h says
+ * what each call does and which statuses it returns; the comments here say what is different in C++.
  *
  * Errors. Each call has two forms. send() throws kvconn::error. try_send() returns result<T>, throws nothing, and is the
  * only form under -fno-exceptions. Both do the same. "On an error nothing was done" holds, with the exceptions that
@@ -25,6 +26,7 @@
 #include <array>
 #include <atomic>
 #include <cassert>
+#include <charconv>
 #include <chrono>
 #include <cstddef>
 #include <cstdint>
@@ -193,6 +195,10 @@ enum class log_level : std::int32_t {
 /// The name of a status as in kvconn.h, such as "KVCONN_TIMEOUT".
 [[nodiscard]] inline const char *status_name(status s) noexcept {
     return kvconn_status_name(static_cast<kvconn_status_t>(s));
+}
+/// The name of an event kind as in kvconn.h, such as "KVCONN_EVENT_READY".
+[[nodiscard]] inline const char *event_name(event_kind kind) noexcept {
+    return kvconn_event_name(static_cast<kvconn_event_kind_t>(kind));
 }
 /// The errno of a status, for code that knows errnos only. error_t::os_errno() has it if the operating system has given none.
 [[nodiscard]] inline int status_errno(status s) noexcept { return kvconn_status_errno(static_cast<kvconn_status_t>(s)); }
@@ -493,6 +499,63 @@ private:
     detail::array<kvconn_frame_t, 16> c_;
 };
 
+namespace detail {
+
+/// Whether a copy of it refers to the same data: it does not own what it stands for.
+template <class T>
+struct refers : std::bool_constant<std::is_pointer_v<T> || std::is_base_of_v<frame_t, T> || std::is_same_v<T, kvconn_frame_t>> {};
+template <class C, class Traits>
+struct refers<std::basic_string_view<C, Traits>> : std::true_type {};
+#ifdef __cpp_lib_span
+template <class T, std::size_t Size>
+struct refers<std::span<T, Size>> : std::true_type {};
+#endif
+
+template <class Range, class = void>
+struct refers_each : std::false_type {};
+template <class Range>
+struct refers_each<Range, std::void_t<decltype(*std::begin(std::declval<const Range &>()))>>
+    : refers<std::decay_t<decltype(*std::begin(std::declval<const Range &>()))>> {};
+
+/// Whether what an argument of this type stands for is still there after the call. T is as a forwarding reference has it.
+template <class T>
+inline constexpr bool outlives_call = std::is_lvalue_reference_v<T> || refers<std::decay_t<T>>::value ||
+                                      (refers_each<std::decay_t<T>>::value && !is_bytes<std::decay_t<T>>::value);
+
+} // namespace detail
+
+/// One frame of a message that is kept after the call. A temporary that owns its bytes does not compile: they would be
+/// gone. Give it a name that lives as long as the message.
+class kept_frame_t : public frame_t {
+    template <class One>
+    static constexpr bool is_frame = std::is_convertible_v<const std::remove_reference_t<One> &, frame_t> &&
+                                     !std::is_base_of_v<kept_frame_t, std::decay_t<One>>;
+
+public:
+    kept_frame_t(const void *data, std::size_t size) noexcept : frame_t(data, size) {}
+    kept_frame_t(std::nullptr_t) = delete;
+    template <class One, std::enable_if_t<is_frame<One> && detail::outlives_call<One>, int> = 0>
+    kept_frame_t(One &&one) noexcept : frame_t(std::as_const(one)) {}
+    template <class One, std::enable_if_t<is_frame<One> && !detail::outlives_call<One>, int> = 0>
+    kept_frame_t(One &&a_temporary_that_would_be_gone) = delete;
+};
+
+/// The frames of a message that is kept after the call: as frames, and the data must live as long as the message.
+class kept_frames : public frames {
+    template <class Some>
+    static constexpr bool is_message = std::is_convertible_v<const std::remove_reference_t<Some> &, frames> &&
+                                       !std::is_base_of_v<frames, std::decay_t<Some>>;
+
+public:
+    kept_frames(std::initializer_list<kept_frame_t> list) : frames(list) {}
+    kept_frames(const kvconn_frame_t *data, std::size_t size) noexcept : frames(data, size) {}
+    kept_frames(const frames &others) noexcept : frames(others.data(), others.size()) {}
+    template <class Some, std::enable_if_t<is_message<Some> && detail::outlives_call<Some>, int> = 0>
+    kept_frames(Some &&some) : frames(std::as_const(some)) {}
+    template <class Some, std::enable_if_t<is_message<Some> && !detail::outlives_call<Some>, int> = 0>
+    kept_frames(Some &&a_temporary_that_would_be_gone) = delete;
+};
+
 /// Endpoints of a node: {"tcp://10.0.0.7:5557", name}, or a range of std::string or const char *.
 class endpoints {
 public:
@@ -513,26 +576,44 @@ private:
 
 // == Options ==========================================================================================================
 
+/// The value of an option: a text, a whole number, or true or false. Refers to the caller's text.
+class option_value {
+public:
+    option_value(text value) noexcept : text_(value.c()) {}
+    option_value(const char *value) noexcept : text_(value) {}
+    option_value(const std::string &value) noexcept : option_value(text(value)) {}
+    option_value(std::string_view) = delete;
+    template <class Whole, std::enable_if_t<std::is_integral_v<Whole>, int> = 0>
+    option_value(Whole number) noexcept : text_(nullptr), is_number_(true) {
+        *std::to_chars(digits_.data(), digits_.data() + digits_.size() - 1, +number).ptr = 0;
+    }
+    [[nodiscard]] const char *c() const noexcept { return is_number_ ? digits_.data() : text_; }
+
+private:
+    const char *text_;
+    bool is_number_ = false;
+    std::array<char, 24> digits_{};
+};
+
 /// A set of options. It is empty at first: it overrides nothing. docs/options.md lists the names.
 class options {
 public:
     options() : c_(kvconn_options_new()) {}
 
     /// Sets one option. Changes nothing on an error.
-    [[nodiscard]] result<void> try_set(text name, text value) noexcept {
+    [[nodiscard]] result<void> try_set(text name, option_value value) noexcept {
         detail::call c;
         return c.done(kvconn_options_set(c_.get(), name.c(), value.c(), c));
     }
 #ifdef __cpp_exceptions
-    /// {{"node_loss", "any"}, {"stall_ms", "200"}}
-    options(std::initializer_list<std::pair<text, text>> list) : options() {
+    /// {{"node_loss", "any"}, {"stall_ms", 200}}
+    options(std::initializer_list<std::pair<text, option_value>> list) : options() {
         for (const auto &[name, value] : list) set(name, value);
     }
-    options &set(text name, text value) {
+    options &set(text name, option_value value) {
         try_set(name, value).value();
         return *this;
     }
-    options &set(text name, std::int64_t value) { return set(name, std::to_string(value)); }
 #endif
     [[nodiscard]] const kvconn_options_t *c() const noexcept { return c_.get(); }
 
@@ -564,7 +645,7 @@ private:
 // == Managers and shutdown ============================================================================================
 
 /// Owns a manager, and destroys it without waiting. Converts to the id that calls take. Empty after a move or a destroy:
-/// calls with its id are then STALE.
+/// calls with its id are then STALE. With settings: manager m(options{{"node_loss", "any"}});
 class manager {
 public:
     [[nodiscard]] static result<manager> try_create(options_ref settings = {}) noexcept {
@@ -577,8 +658,9 @@ public:
 #endif
     manager(manager &&other) noexcept : m_(std::exchange(other.m_, gone)) {}
     manager &operator=(manager &&other) noexcept {
-        std::swap(m_, other.m_);
-        return *this;
+        manager old(std::move(other));
+        std::swap(m_, old.m_);
+        return *this; // and what this one owned is destroyed
     }
     ~manager() {
         if (m_ != gone) kvconn_manager_destroy(m_.raw(), 0, nullptr);
@@ -797,12 +879,12 @@ struct batch_item_t {
     std::uint64_t sequence; ///< Of the last send_batch: its number on its connection, or 0.
 };
 
-/// Messages to many connections, for send_batch. Refers to the data of the frames until it is cleared or destroyed. A
-/// batch that is cleared and filled again does not allocate.
+/// Messages to many connections, for send_batch. Refers to the data of the frames until it is cleared or destroyed, so a
+/// temporary such as std::to_string(3) does not compile as a frame. A batch that is cleared and filled again does not allocate.
 class batch {
 public:
     /// Adds a message. Returns its place.
-    std::size_t add(conn_t conn, const frames &message) {
+    std::size_t add(conn_t conn, const kept_frames &message) {
         kvconn_batch_item_t item{};
         item.conn = conn.raw();
         item.frame_count = message.size();
@@ -859,7 +941,7 @@ private:
 class owned_message {
 public:
     template <class Release>
-    owned_message(const frames &message, Release release)
+    owned_message(const kept_frames &message, Release release)
         : frames_(message.data(), message.data() + message.size()), release_(new held<Release>(std::move(release))) {
         static_assert(std::is_nothrow_invocable_v<Release &, conn_t, std::uint64_t, outcome>,
                       "release must be callable with (conn_t, std::uint64_t, outcome), and noexcept");
@@ -912,7 +994,7 @@ private:
 
 /// The form without a callable: the buffers are the caller's again when wait_released(conn, sequence) succeeds. On an error
 /// they are the caller's when the call returns.
-[[nodiscard]] inline result<std::uint64_t> try_send_owned(conn_t conn, const frames &message,
+[[nodiscard]] inline result<std::uint64_t> try_send_owned(conn_t conn, const kept_frames &message,
                                                           milliseconds timeout = default_timeout) noexcept {
     std::uint64_t sequence = 0;
     detail::call c;
@@ -1044,7 +1126,8 @@ public:
 
     /// Whether another live node owns it too, so that its connection goes on.
     [[nodiscard]] bool spared() const noexcept { return c_.spared != 0; }
-    /// Its connection; none if it had no live one at that moment.
+    /// The connection that ended with the node or goes on; else the last that the node lost before (its connection_info
+    /// says peer_lost); else none, and the counts are 0.
     [[nodiscard]] conn_t conn() const noexcept { return conn_t::from(c_.conn); }
     [[nodiscard]] std::uint64_t accepted() const noexcept { return c_.accepted; }
     [[nodiscard]] std::optional<std::uint64_t> acknowledged() const noexcept { return detail::count(c_.acknowledged); }
@@ -1122,7 +1205,7 @@ inline constexpr leave_report_t leave_report{};
 }
 
 /// The oldest failure report that no call has returned yet; empty if none came within timeout. Does not wait, unless told
-/// to; default_timeout is as long as it takes.
+/// to; default_timeout is a year. destroy and shutdown end the wait with status::stale and status::shutdown.
 [[nodiscard]] inline result<failure> try_take_failure(manager_t m, milliseconds timeout = milliseconds(0)) noexcept {
     kvconn_failure_t *report = nullptr;
     detail::call c;
@@ -1292,7 +1375,8 @@ inline std::uint64_t flush(conn_t conn, std::uint64_t sequence = last_accepted, 
 inline std::uint64_t send_owned(conn_t conn, owned_message &message, milliseconds timeout = default_timeout) {
     return try_send_owned(conn, message, timeout).value();
 }
-[[nodiscard]] inline std::uint64_t send_owned(conn_t conn, const frames &message, milliseconds timeout = default_timeout) {
+[[nodiscard]] inline std::uint64_t send_owned(conn_t conn, const kept_frames &message,
+                                               milliseconds timeout = default_timeout) {
     return try_send_owned(conn, message, timeout).value();
 }
 inline void wait_released(conn_t conn, std::uint64_t sequence = last_accepted, milliseconds timeout = default_timeout) {

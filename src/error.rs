@@ -118,7 +118,7 @@ pub const STATUSES: &[StatusRow] = &[
         "It does not exist now: no connection to that endpoint, or no live node of that name.",
         "Connect or open it, if it should exist."),
     row(Status::Timeout, "KVCONN_TIMEOUT", Scope::Peer, true, errno!(ETIMEDOUT),
-        "The deadline passed first; for a send, also that of an earlier send with at least this timeout, with no progress since. A send was not accepted; a dial goes on.",
+        "The call's deadline passed. A send returns it at once if an earlier send with the same or a longer timeout ran out here and nothing has moved since. A send was not accepted; a dial goes on.",
         "Try again after a pause, or treat the peer as slow."),
     row(Status::Stalled, "KVCONN_STALLED", Scope::Peer, true, errno!(EAGAIN),
         "The queue to the peer is full and made no progress for at least this call's own timeout, or the dial has had no answer for so long. The call did not wait longer.",
@@ -134,7 +134,7 @@ pub const STATUSES: &[StatusRow] = &[
         "Connect to its next life, or report the node failed."),
     row(Status::Disconnected, "KVCONN_DISCONNECTED", Scope::Peer, false, errno!(ENOTCONN),
         "This process ended the connection. If it did so by endpoint, the endpoint is fenced: nothing is dialled.",
-        "Call kvconn_connect or kvconn_node_add_endpoints if you need the endpoint again."),
+        "Call kvconn_connect, or register the endpoint in a live node, if you need it again."),
     row(Status::NodeFailed, "KVCONN_NODE_FAILED", Scope::Node, false, errno!(EHOSTDOWN),
         "This life of the node has ended. The endpoints that it alone owned are fenced.",
         "Open the node again, and register its endpoints in the new life."),
@@ -154,7 +154,7 @@ pub const STATUSES: &[StatusRow] = &[
         "Not possible here: on this kind of endpoint, with these options, or on this platform.",
         "Work without it. The message says what is missing."),
     row(Status::Partial, "KVCONN_PARTIAL", Scope::Call, false, errno!(EIO),
-        "Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The others succeeded.",
+        "Some items of the call failed, or all: messages of a batch, or endpoints of kvconn_node_connect. The others succeeded.",
         "Check the status of each item. To send the failed messages again, set conn to 0 for those that are OK."),
     row(Status::WouldDeadlock, "KVCONN_WOULD_DEADLOCK", Scope::Call, false, errno!(EDEADLK),
         "The call would wait for its own thread: a release function waits for a later release.",
@@ -220,6 +220,11 @@ impl Error {
     /// A bad argument.
     pub fn invalid(message: impl Into<String>) -> Error {
         Error::new(Status::Invalid, message)
+    }
+
+    /// kvconn_shutdown was called.
+    pub(crate) fn shut() -> Error {
+        Error::new(Status::Shutdown, "kvconn_shutdown was called in this process")
     }
 
     /// A limit is reached.

@@ -67,7 +67,7 @@ from ._nodes import Connected, FailedEndpoint, Failure, handle_failure, node_add
 from ._nodes import node_info, node_open, node_remove_endpoints, node_report_health, node_set_endpoints
 from ._nodes import node_track_request, node_untrack_request, take_failure
 from ._objects import Connection, Endpoint, Handle, Manager, Node
-from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, metrics_text, next_event, set_log
+from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, event_name, metrics_text, next_event, set_log
 from ._waiting import Events, Failures
 
 __version__ = str(_lib.kvconn_version(), "ascii")
@@ -75,7 +75,7 @@ __version__ = str(_lib.kvconn_version(), "ascii")
 __all__ = [
     # Functions of kvconn.h
     "configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all",
-    "disconnect_endpoint", "dump", "event_fd", "find", "flush", "handle_failure", "has", "manager_create",
+    "disconnect_endpoint", "dump", "event_fd", "event_name", "find", "flush", "handle_failure", "has", "manager_create",
     "manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_connect", "node_find", "node_info",
     "node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request", "node_untrack_request", "send", "send_batch",
     "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released",

@@ -74,8 +74,8 @@ class NotFound(Error):
 
 
 class Timeout(Error):
-    """KVCONN_TIMEOUT (-4): The deadline passed first; for a send, also that of an earlier send with at least this timeout,
-    with no progress since. A send was not accepted; a dial goes on.
+    """KVCONN_TIMEOUT (-4): The call's deadline passed. A send returns it at once if an earlier send with the same or a
+    longer timeout ran out here and nothing has moved since. A send was not accepted; a dial goes on.
     """
 
 
@@ -135,8 +135,8 @@ class Unsupported(Error):
 
 
 class Partial(Error):
-    """KVCONN_PARTIAL (-16): Some items of the call failed: messages of a batch, or endpoints of kvconn_node_connect. The
-    others succeeded.
+    """KVCONN_PARTIAL (-16): Some items of the call failed, or all: messages of a batch, or endpoints of
+    kvconn_node_connect. The others succeeded.
     """
 
 

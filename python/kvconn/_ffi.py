@@ -173,6 +173,7 @@ FUNCTIONS: dict[str, tuple[Any, list[Any]]] = {
     "kvconn_strerror": (c_char_p, [status_t]),
     "kvconn_status_name": (c_char_p, [status_t]),
     "kvconn_status_errno": (c_int32, [status_t]),
+    "kvconn_event_name": (c_char_p, [c_int32]),
     "kvconn_options_new": (options_p, []),
     "kvconn_options_set": (status_t, [options_p, c_char_p, c_char_p, _error]),
     "kvconn_options_free": (None, [options_p]),

@@ -20,9 +20,9 @@ class FailedEndpoint(NamedTuple):
     """An endpoint that a failed node owned: a tuple with names.
 
     endpoint      in its canonical form
-    conn          its connection, or 0
+    conn          its connection; if it had none, the last one that the node lost (its status is PeerLost's); else 0
     spared        whether another live node owns it too, so that its connection goes on
-    accepted      the number of messages that the connection had accepted
+    accepted      the number of messages that this connection had accepted
     acknowledged  the sequence of the last acknowledged message, or UNKNOWN
     """
 

@@ -23,6 +23,11 @@ def event_fd(manager: types.Id = DEFAULT) -> int:
     return fd
 
 
+def event_name(kind: int) -> str:
+    """The name of an event kind as in kvconn.h, such as "KVCONN_EVENT_READY"; "unknown" for another number."""
+    return str(_calls.lib.kvconn_event_name(kind), "ascii")
+
+
 def next_event(timeout_ms: int = 0, manager: types.Id = DEFAULT) -> types.Event | None:
     """The oldest event as a dict, or None when none came within timeout_ms (by default it does not wait).
 

@@ -165,8 +165,8 @@ pub unsafe extern "C" fn kvconn_disconnect(conn: kvconn_conn_t, error: *mut kvco
     error.guard(|| process()?.connection(ConnId(conn))?.disconnect())
 }
 
-/// Ends the live connection to an endpoint, and fences the endpoint: nothing is dialled there until kvconn_connect or
-/// kvconn_node_add_endpoints lifts the fence. Never waits, even while other threads are blocked in sends to it: they
+/// Ends the live connection to an endpoint, and fences the endpoint: nothing is dialled there until kvconn_connect, or
+/// registering it in a live node, lifts the fence. Never waits, even while other threads are blocked in sends to it: they
 /// return KVCONN_DISCONNECTED. Unsent messages are dropped.
 ///
 /// @param endpoint the endpoint in any spelling. An unknown endpoint is fenced too.

@@ -11,7 +11,7 @@
 //! To find your rank from an event, keep the id from kvconn_connect (with wait_ms 0 it is set at once) and compare it
 //! with event.conn. Do not compare endpoint texts: event.endpoint is canonical.
 
-use std::ffi::{c_char, c_int};
+use std::ffi::{CStr, c_char, c_int};
 
 use super::connection::kvconn_ended_by_t;
 use super::failure::unix_ms;
@@ -22,11 +22,35 @@ use super::types::{
     KVCONN_ENDPOINT_SIZE, KVCONN_TEXT_SIZE, acknowledged, kvconn_conn_t, kvconn_error_t, kvconn_manager_t,
     kvconn_node_t, kvconn_status_t,
 };
-use crate::events::Event;
+use crate::events::{Event, EventKind};
 use crate::ids::ManagerId;
 
 /// The kinds of events.
 pub type kvconn_event_kind_t = i32;
+
+/// The names that C reads.
+static KINDS: [(EventKind, &CStr); 10] = [
+    (EventKind::None, c"KVCONN_EVENT_NONE"),
+    (EventKind::Ready, c"KVCONN_EVENT_READY"),
+    (EventKind::ConnectFailed, c"KVCONN_EVENT_CONNECT_FAILED"),
+    (EventKind::PeerLost, c"KVCONN_EVENT_PEER_LOST"),
+    (EventKind::Disconnected, c"KVCONN_EVENT_DISCONNECTED"),
+    (EventKind::Evicted, c"KVCONN_EVENT_EVICTED"),
+    (EventKind::Stalled, c"KVCONN_EVENT_STALLED"),
+    (EventKind::Recovered, c"KVCONN_EVENT_RECOVERED"),
+    (EventKind::NodeFailed, c"KVCONN_EVENT_NODE_FAILED"),
+    (EventKind::Overflow, c"KVCONN_EVENT_OVERFLOW"),
+];
+
+/// The name of an event kind as in this header, such as "KVCONN_EVENT_READY".
+///
+/// @param kind any number.
+/// @return a static text; "unknown" if the number is not a kind.
+#[unsafe(no_mangle)]
+pub extern "C" fn kvconn_event_name(kind: kvconn_event_kind_t) -> *const c_char {
+    let known = KINDS.iter().find(|(each, _)| *each as kvconn_event_kind_t == kind);
+    known.map_or(c"unknown", |(_, name)| name).as_ptr()
+}
 
 /// One event; start it with KVCONN_EVENT_INIT.
 #[repr(C)]
@@ -137,4 +161,23 @@ pub unsafe extern "C" fn kvconn_next_event(
         event.set(&process()?.manager(ManagerId(m))?.next_event(timeout)?.into());
         Ok(())
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_kind_has_its_name_and_no_other_number_has() {
+        // SAFETY: the function returns static C strings.
+        let read = |kind| unsafe { CStr::from_ptr(kvconn_event_name(kind)) }.to_str().unwrap();
+        for (number, (kind, name)) in (0..).zip(&KINDS) {
+            assert_eq!(*kind as i32, number);
+            assert_eq!(read(number), format!("KVCONN_EVENT_{}", kind.name()));
+            assert_eq!(read(number), name.to_str().unwrap());
+        }
+        for number in [-1, KINDS.len() as i32, i32::MIN, i32::MAX] {
+            assert_eq!(read(number), "unknown");
+        }
+    }
 }

@@ -2,10 +2,10 @@
 //!
 //! A node fails when kvconn_handle_failure is called, when max_failures health probes in a row were bad, or by the
 //! option node_loss. Then its endpoints and requests are taken away in one step: connections end, endpoints are fenced,
-//! and exactly one report lists what was taken. The call that caused the failure returns the report. If it gave no
-//! place for it, or no call caused the failure, kvconn_take_failure returns it: let a thread wait there, or look there
-//! after each event NODE_FAILED whose conn is 0 (a call may have returned the report). A report is never dropped and
-//! never changes; several threads may read it. Functions that take a report and return no status accept NULL.
+//! and exactly one report lists what was taken. The call that failed the node returns the report through `failure`. If
+//! that was NULL, or node_loss failed the node, take it with kvconn_take_failure: on a thread that waits, or with timeout
+//! 0 after a NODE_FAILED event whose conn is 0. NULL then means that a call has already returned it. A report is never
+//! dropped and never changes; several threads may read it. Functions that take a report and return no status accept NULL.
 
 use std::ffi::{CString, c_char};
 use std::time::SystemTime;
@@ -36,10 +36,10 @@ pub struct kvconn_failed_endpoint_t {
     pub struct_size: u32,
     /// 1 if another live node owns it too, so its connection goes on; 0 if it was closed and fenced.
     pub spared: i32,
-    /// Its connection; 0 if it had no live connection at that moment. The counts of a connection that was lost before
-    /// are not here: take them from its PEER_LOST event or from kvconn_connection_info.
+    /// The connection that ended with the node, or goes on. If there was none: the last one that was lost while the
+    /// node owned the endpoint, whose status in kvconn_connection_info is KVCONN_PEER_LOST. Else 0, and the counts are 0.
     pub conn: kvconn_conn_t,
-    /// The number of messages that the connection had accepted.
+    /// The number of messages that this connection had accepted.
     pub accepted: u64,
     /// The sequence of the last acknowledged message, or KVCONN_UNKNOWN.
     pub acknowledged: u64,
@@ -175,7 +175,8 @@ pub unsafe extern "C" fn kvconn_node_report_health(
 /// Takes the oldest failure report that no call has returned yet, and waits for one if there is none. Several threads
 /// may call it; each report goes to one of them.
 ///
-/// @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): as long as it takes.
+/// @param timeout_ms   how long to wait for a report; 0 only looks. KVCONN_DEFAULT_TIMEOUT (-1): the longest wait, a
+///     year. kvconn_disconnect_all does not end the wait.
 /// @param[out] failure the report; NULL if none came in time. Free it with kvconn_failure_free.
 /// @retval KVCONN_OK    the report is the caller's, or none came in time.
 /// @retval KVCONN_STALE also: the manager was destroyed during the call.

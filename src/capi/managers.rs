@@ -56,7 +56,7 @@ pub unsafe extern "C" fn kvconn_manager_destroy(
 }
 
 /// Ends everything in a manager, for a change of role: closes and fences all endpoints, and forgets all nodes without
-/// failure reports. The manager stays usable: kvconn_connect and kvconn_node_add_endpoints lift the fences.
+/// failure reports. The manager stays usable: kvconn_connect or a registration lifts a fence.
 ///
 /// @param flush_ms how long to wait until the peers have acknowledged all accepted messages (ipc: until libzmq has sent
 ///     them). The rest is then dropped. 0 does not wait, and KVCONN_OK then says nothing about what arrived.

@@ -48,6 +48,7 @@
 //!                kvconn_failure_endpoint_count, kvconn_failure_endpoints, kvconn_failure_request_count,
 //!                kvconn_failure_requests, kvconn_failure_free                read a report, and free it
 //! Events         kvconn_next_event             take the next event: READY, PEER_LOST, STALLED ...
+//!                kvconn_event_name             the name of an event kind
 //!                kvconn_event_fd               a descriptor for poll or epoll
 //! Settings       kvconn_options_new, kvconn_options_set, kvconn_options_free      a set of options
 //!                kvconn_configure              change a manager's settings
@@ -120,8 +121,8 @@
 //! last parameter, error, receives the details; it may be NULL. On an error nothing was done, nothing is left
 //! half-done, and the out-parameters are zero, unless their description says otherwise. These are the exceptions:
 //!
-//! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items were accepted.
-//! - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some have a connection.
+//! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items may be accepted.
+//! - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some may have a connection.
 //! - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: the dial goes on.
 //! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
 //!   some message was not acknowledged, or some socket not closed, in time.
@@ -238,9 +239,10 @@
 //!
 //! A send to a full connection waits until its deadline, and then returns KVCONN_TIMEOUT. If nothing has moved for T ms
 //! (T = timeout_ms of this send), it returns KVCONN_STALLED without waiting again. After a KVCONN_TIMEOUT, later sends
-//! with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; sends that wait by then are
-//! not affected. So a stuck peer costs one timeout, not one for each message. In a loop that sends again, pause after an
-//! error. With timeout 0 a full connection is always KVCONN_TIMEOUT.
+//! with the same or a shorter timeout return KVCONN_TIMEOUT at once, until something moves; a send that is already
+//! waiting goes on waiting. So a stuck peer costs one timeout, not one for each message. In a loop that sends again,
+//! pause after an error. With timeout 0 a full connection is always KVCONN_TIMEOUT. For a moment this can also be a peer
+//! that has just died, where kvconn cannot ask the kernel: on ipc endpoints, and with acknowledgement=off.
 //!
 //! ## Idle connections
 //!

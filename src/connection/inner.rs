@@ -81,6 +81,9 @@ type TriedMessage = Tried<u64, Error, Handover>;
 /// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
+/// The text when a send without room finds that the peer is gone, before the watcher reports it.
+const NO_PEER: &str = "the peer is gone";
+
 /// What a READY connection's end by its peer means. `None` where the kernel does not tell.
 fn how_the_peer_left(ended_by: EndedBy) -> Option<&'static str> {
     match ended_by {
@@ -459,9 +462,22 @@ impl ConnectionInner {
             .is_some_and(|(longest, at)| begun >= at && timeout.as_millis() <= longest.as_nanos().div_ceil(1_000_000))
     }
 
-    /// How long a sender goes on that began at `begun` and found no room. Its patience counts from the connection's
-    /// last progress. It is the sender's own: a shorter deadline of another thread does not change it.
+    /// How long a sender goes on that began at `begun` and found no room. A pipe that has just died has no room either:
+    /// the kernel is asked before a sender gives up.
     pub(super) fn patience(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
+        let patience = self.patience_for_room(timeout, begun);
+        let is_over = || self.account.tcp().is_some_and(|tcp| tcp_info::read(tcp).is_ok_and(|info| info.is_over()));
+        match patience {
+            Patience::Over(_) if self.state == State::Ready && is_over() => {
+                Patience::Over(self.error(Status::PeerLost, 0, NO_PEER))
+            }
+            patience => patience,
+        }
+    }
+
+    /// The same for a peer that is there. The patience counts from the connection's last progress. It is the sender's
+    /// own: a shorter deadline of another thread does not change it.
+    fn patience_for_room(&mut self, timeout: Duration, begun: Instant) -> Patience<Error> {
         let (now, deadline) = (Instant::now(), begun + timeout);
         let (conn, endpoint) = (self.conn, self.endpoint.clone());
         let over = |status, text: String| Patience::Over(Error::new(status, text).about(conn).at(endpoint));
@@ -498,7 +514,9 @@ impl ConnectionInner {
             if self.ran_out.is_none_or(|(longest, _)| longest < timeout) {
                 self.ran_out = Some((timeout, now));
             }
-            return over(Status::Timeout, format!("no room within {} ms; not accepted", timeout.as_millis()));
+            // Without a descriptor of ours nothing tells the two apart.
+            let or = if self.account.tcp().is_none() { " (full, or the peer has just gone)" } else { "" };
+            return over(Status::Timeout, format!("no room within {} ms{or}; not accepted", timeout.as_millis()));
         }
         if self.has_waited_in_vain(timeout, begun) {
             self.refresh();

@@ -33,7 +33,7 @@ use acknowledgement::buffers::{self, ZeroCopyBuffers};
 use dial::AddressHistory;
 pub(crate) use end::{End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
-use inner::{ConnectionInner, DEAD_PIPE};
+use inner::ConnectionInner;
 use owner::{Owner, SocketWatcher};
 use registry::Registry;
 use slots::Slot;
@@ -290,12 +290,14 @@ impl Connection {
 
     /// Ends the connection if the error says that the peer is lost; returns the same result.
     fn end_if_lost(self: &Arc<Self>, result: Result<u64>) -> Result<u64> {
-        if matches!(&result, Err(error) if error.status == Status::PeerLost) {
-            // This send may be the first to find the pipe dead. If the connection has ended already, this changes
-            // nothing.
-            self.owner.end(self, End::new(Transition::PeerGone, DEAD_PIPE));
+        let Err(error) = result else { return result };
+        if error.status != Status::PeerLost {
+            return Err(error);
         }
-        result
+        // This send may be the first to find the peer gone. If the connection has ended already, this changes nothing.
+        self.owner.end(self, End::new(Transition::PeerGone, error.message.clone()));
+        // The end knows more: the errno, and how the peer left.
+        Err(self.gate.lock().refusal().unwrap_or(error))
     }
 
     /// Waits until the buffers of every message up to `sequence` (0: all accepted so far) are the caller's again.

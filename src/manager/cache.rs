@@ -6,8 +6,9 @@ use std::time::{Duration, Instant};
 
 use crate::connection::dial::AddressHistory;
 use crate::connection::{Connection, EndReason, Finished};
+use crate::delivery::Delivery;
 use crate::error::{Error, Result, Status};
-use crate::ids::NodeId;
+use crate::ids::{ConnId, NodeId};
 use crate::net::endpoint::Endpoint;
 use crate::options::{Key, Options, Values};
 
@@ -48,6 +49,8 @@ pub(crate) struct Entry {
     addresses: Arc<AddressHistory>,
     /// Connections that have ended, and whose sockets libzmq may not have closed yet.
     closing: Vec<Weak<Connection>>,
+    /// The last of its connections that was lost, and its final counts.
+    last_lost: Option<(ConnId, Delivery)>,
     /// Messages accepted by its earlier connections, and how many of them are known to be acknowledged.
     delivered: (u64, u64),
     /// Its place in the list of endpoints that are only remembered: whether it is fenced, and its stamp.
@@ -110,14 +113,14 @@ impl Fence {
             Fence::Disconnected { by, at } => Error::new(
                 Status::Disconnected,
                 format!(
-                    "fenced by {by} {:.1} s ago; kvconn_connect or kvconn_node_add_endpoints lifts it",
+                    "fenced by {by} {:.1} s ago; kvconn_connect, or registering it in a live node, lifts it",
                     at.elapsed().as_secs_f64()
                 ),
             ),
             Fence::NodeFailed { node, name, reason, at } => Error::new(
                 Status::NodeFailed,
                 format!(
-                    "node {name:?} (life {node}) failed {:.1} s ago: {reason}; lifted by kvconn_node_add_endpoints in a live life only",
+                    "node {name:?} (life {node}) failed {:.1} s ago: {reason}; only registering it in a live node lifts the fence",
                     at.elapsed().as_secs_f64()
                 ),
             ),
@@ -210,6 +213,11 @@ impl Cache {
     /// The live connection to an endpoint.
     pub(crate) fn current(&self, endpoint: &Endpoint) -> Option<&Arc<Connection>> {
         self.entries.get(endpoint)?.current.as_ref()
+    }
+
+    /// The last connection to an endpoint that was lost, and its final counts.
+    pub(crate) fn last_lost(&self, endpoint: &Endpoint) -> Option<(ConnId, Delivery)> {
+        self.entries.get(endpoint)?.last_lost
     }
 
     /// Whether an endpoint is connected or owned.
@@ -357,6 +365,9 @@ impl Cache {
             }
             entry.closing.retain(is_closing);
             entry.closing.push(Arc::downgrade(conn));
+            if finished.ending == EndReason::PeerLost {
+                entry.last_lost = Some((conn.id(), finished.delivery));
+            }
             entry.delivered.0 += finished.delivery.accepted;
             entry.delivered.1 += finished.delivery.acknowledged.unwrap_or(0);
             let step = entry.backoff.step(values);

@@ -133,7 +133,8 @@ impl Manager {
     fn check_open(&self, sets: &Sets) -> Result<()> {
         match sets.closed {
             None => Ok(()),
-            Some(status) => Err(Error::new(status, format!("manager {} is closed", self.id))),
+            Some(Status::Shutdown) => Err(Error::shut()),
+            Some(status) => Err(Error::new(status, format!("manager {} was destroyed", self.id))),
         }
     }
 
@@ -321,7 +322,7 @@ impl Manager {
     ) -> Result<()> {
         let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
         let timed_out = |conn: &&Arc<Connection>| conn.flush(0, left()).0.is_err_and(|e| e.status == Status::Timeout);
-        let unflushed = conns.iter().filter(timed_out).count();
+        let unflushed: Vec<_> = conns.iter().filter(timed_out).collect();
         // Where acknowledgements are unknown, libzmq gets the rest of the time to send.
         let end = End::new(transition, text).linger(deadline.saturating_duration_since(Instant::now()));
         let mut woken = Vec::new();
@@ -335,10 +336,7 @@ impl Manager {
         let released = self.wait_released_all(conns, deadline);
         let unknown: Vec<_> = conns.iter().filter(|conn| conn.info().acknowledged.is_none()).cloned().collect();
         let sent = self.wait_sent(&unknown, deadline);
-        if unflushed > 0 {
-            let text = format!("{unflushed} connections had messages that were not acknowledged in time");
-            return Err(Error::new(Status::Timeout, text));
-        }
+        late(&unflushed, "had messages that were not acknowledged in time")?;
         sent.and(released)
     }
 
@@ -372,12 +370,7 @@ impl Manager {
     fn wait_released_all(&self, conns: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || Timeout::After(deadline.saturating_duration_since(Instant::now()));
         let out = |conn: &&Arc<Connection>| conn.wait_released(0, left()).is_err_and(|e| e.status == Status::Timeout);
-        match conns.iter().filter(out).count() {
-            0 => Ok(()),
-            out => {
-                Err(Error::new(Status::Timeout, format!("zero-copy buffers of {out} connections are not released yet")))
-            }
-        }
+        late(&conns.iter().filter(out).collect::<Vec<_>>(), "had zero-copy buffers that are not released yet")
     }
 
     fn fence(&self, sets: &mut Sets, endpoints: &[Endpoint], by: &'static str) {
@@ -425,12 +418,18 @@ impl Manager {
         /// libzmq counts whole milliseconds.
         const EARLY: Duration = Duration::from_millis(2);
         self.wait_closed(conns, deadline)?;
-        let late = conns.iter().filter(|conn| conn.gone().is_none_or(|at| at + EARLY >= deadline)).count();
-        match late {
-            0 => Ok(()),
-            _ => Err(Error::new(Status::Timeout, format!("{late} connections could not send everything in time"))),
-        }
+        let unsent: Vec<_> = conns.iter().filter(|conn| conn.gone().is_none_or(|at| at + EARLY >= deadline)).collect();
+        late(&unsent, "could not send everything in time")
     }
+}
+
+/// TIMEOUT if there are such connections: how many, and the first of them.
+fn late(conns: &[&Arc<Connection>], what: &str) -> Result<()> {
+    let Some(first) = conns.first() else { return Ok(()) };
+    let (count, s) = (conns.len(), if conns.len() == 1 { "" } else { "s" });
+    let which = if count == 1 { "to" } else { "the first to" };
+    let text = format!("{count} connection{s} {what} ({which} {})", first.endpoint());
+    Err(Error::new(Status::Timeout, text).about(first.id()).at(first.endpoint()))
 }
 
 impl Owner for Manager {

@@ -247,6 +247,12 @@ impl Manager {
                 failed.conn = *conn;
                 failed.accepted = delivery.accepted;
                 failed.acknowledged = delivery.acknowledged;
+            } else if let (true, Some((conn, delivery))) = (failed.was_lost, sets.cache.last_lost(&failed.endpoint))
+                && !(failed.spared && sets.cache.current(&failed.endpoint).is_some())
+            {
+                failed.conn = conn;
+                failed.accepted = delivery.accepted;
+                failed.acknowledged = delivery.acknowledged;
             } else if let (true, Some(conn)) = (failed.spared, sets.cache.current(&failed.endpoint)) {
                 failed.conn = conn.id();
                 let info = conn.info();

@@ -20,8 +20,6 @@ use crate::sys::fork;
 use crate::sys::lock::RwLock;
 use crate::timeout::Timeout;
 
-const SHUT: &str = "kvconn_shutdown was called in this process";
-
 static CURRENT: AtomicPtr<Process> = AtomicPtr::new(std::ptr::null_mut());
 
 /// The process-wide part of kvconn.
@@ -46,7 +44,7 @@ impl Process {
     pub fn current() -> Result<&'static Process> {
         let process = Process::in_any_state()?;
         if process.is_shut() {
-            return Err(Error::new(Status::Shutdown, SHUT));
+            return Err(Error::shut());
         }
         Ok(process)
     }
@@ -129,8 +127,29 @@ impl Process {
     /// A manager by its id. STALE.
     pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
         self.managers.1.read().get(&id).cloned().ok_or_else(|| {
-            Error::new(Status::Stale, format!("manager {id} does not exist (any more), or belongs to another process"))
+            let other = self.kind_of(id.0).map(|kind| format!("{id} is the id of a {kind}"));
+            Error::new(
+                Status::Stale,
+                other.unwrap_or_else(|| {
+                    format!("manager {id} does not exist (any more), or belongs to another process")
+                }),
+            )
         })
+    }
+
+    /// What an id stands for that is not what the call takes. No number is the id of two kinds. Takes managers' locks.
+    #[cold]
+    fn kind_of(&self, id: u64) -> Option<&'static str> {
+        let managers = self.managers();
+        if managers.iter().any(|manager| manager.id().0 == id) {
+            Some("manager")
+        } else if self.runtime.registry().find(ConnId(id)).is_some() {
+            Some("connection")
+        } else if managers.iter().any(|manager| manager.knows_node(NodeId(id))) {
+            Some("node")
+        } else {
+            None
+        }
     }
 
     /// All managers, the default one first.
@@ -150,6 +169,8 @@ impl Process {
         self.runtime.registry().find(id).ok_or_else(|| {
             let text = if id == ConnId::NONE {
                 "connection 0 is none".to_owned()
+            } else if let Some(kind) = self.kind_of(id.0) {
+                format!("{id} is the id of a {kind}")
             } else {
                 format!("connection {id} is not known (any more), or belongs to another process")
             };
@@ -191,6 +212,8 @@ impl Process {
         self.managers().into_iter().find(|manager| manager.knows_node(id)).ok_or_else(|| {
             let text = if id == NodeId::NONE {
                 "node 0 is none".to_owned()
+            } else if let Some(kind) = self.kind_of(id.0) {
+                format!("{id} is the id of a {kind}")
             } else {
                 format!("node {id} is not known (any more), or belongs to another process")
             };
@@ -210,7 +233,7 @@ impl Process {
         let mut managers = self.managers.1.write();
         // Checked under the lock: `shutdown` sets the flag before it reads the table.
         if self.is_shut() {
-            return Err(Error::new(Status::Shutdown, SHUT));
+            return Err(Error::shut());
         }
         if managers.len() > MAX_MANAGERS {
             return Err(Error::limit(format!("{MAX_MANAGERS} managers exist; there cannot be more")));

@@ -76,6 +76,7 @@ static void library() {
     CHECK(kvconn::abi_matches() && kvconn::abi_version() == KVCONN_ABI_VERSION);
     CHECK(kvconn::version() == KVCONN_VERSION ""s && kvconn::has("curve") && !kvconn::has("nothing"));
     CHECK(kvconn::status_name(status::peer_lost) == "KVCONN_PEER_LOST"s && *kvconn::strerror(status::stale) != 0);
+    CHECK(kvconn::event_name(event_kind::peer_lost) == "KVCONN_EVENT_PEER_LOST"s);
     CHECK(kvconn::status_errno(status::timeout) == ETIMEDOUT && kvconn::status_errno(status::ok) == 0);
 }
 
@@ -293,7 +294,8 @@ static void nodes_and_failures() {
     const kvconn::failure kept = *std::move(report);
     CHECK(kept.reason() == "its rank is gone"s && kept.requests() == std::vector<std::uint64_t>({5, 7}));
     const auto endpoints = kept.endpoints();
-    CHECK(endpoints.size() == 2 && endpoints[1].endpoint() == second.endpoint && !endpoints[1].spared() && !endpoints[0].conn());
+    CHECK(endpoints.size() == 2 && endpoints[1].endpoint() == second.endpoint && !endpoints[1].spared() && !endpoints[1].conn());
+    CHECK(endpoints[0].conn() == conn && endpoints[0].accepted() == 1 && endpoints[0].acknowledged() == 1u); // the rank that died
     IS(status::node_failed, kvconn::try_handle_failure(node, nullptr));
     IS(status::node_failed, kvconn::try_node_track_request(node, 8));
     IS(status::node_failed, kvconn::try_connect(m, second.endpoint, LONG));
@@ -368,6 +370,9 @@ static void connecting_nodes() {
 static void managers_and_options() {
     kvconn::options settings;
     IS(status::ok, settings.try_set("stall_ms", "250"));
+    IS(status::ok, settings.try_set("send_hwm", 100));
+    IS(status::ok, settings.try_set("evict_idle", true));
+    IS(status::invalid, settings.try_set("stall_ms", -1));
     IS(status::invalid, settings.try_set("no_such_option", "1"));
     IS(status::invalid, settings.try_set("stall_ms", "a\0b"s)); // not cut at the NUL
     auto made = kvconn::manager::try_create(settings);
@@ -383,6 +388,15 @@ static void managers_and_options() {
         const kvconn::manager gone = std::move(moved);
     }
     IS(status::stale, kvconn::try_describe(id)); // destroyed with its owner
+    kvconn::manager first = make_manager(), second = make_manager();
+    const kvconn::manager_t old = first, kept = second;
+    first = std::move(second); // the old one is destroyed now, not with the other variable
+    CHECK(first.get() == kept && second.get() != old);
+    IS(status::stale, kvconn::try_describe(old));
+    IS(status::ok, kvconn::try_describe(kept));
+    kvconn::manager &itself = first;
+    first = std::move(itself);
+    IS(status::ok, kvconn::try_describe(kept));
     auto again = make_manager();
     IS(status::ok, again.try_destroy(LONG));
     IS(status::stale, again.try_destroy(LONG));
@@ -470,7 +484,7 @@ static status thrown(Call call) {
 
 static void throwing_forms() {
     Peer peer;
-    kvconn::manager m{kvconn::options{{"stall_ms", "250"}, {"max_failures", "1"}}};
+    kvconn::manager m{kvconn::options{{"stall_ms", "250"}, {"max_failures", 1}}};
     kvconn::configure(m, kvconn::options().set("send_timeout_ms", 5000));
     const node_t node = kvconn::node_open(m, "prefill-0").node;
     kvconn::node_add_endpoints(node, {peer.endpoint});

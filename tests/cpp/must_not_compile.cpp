@@ -65,6 +65,26 @@ void texts_and_frames(kvconn::manager_t m, kvconn::conn_t conn) {
     kvconn::send(conn, "x", 1500); // error: convert|conversion
 }
 
+std::string made();
+void what_is_kept(kvconn::conn_t conn, const std::string &text, const std::vector<std::string> &texts) {
+    kvconn::send(conn, {"a", std::to_string(3), std::vector<int>{1}}); // read during the call only
+    kvconn::batch batch;
+    batch.add(conn, {"a", text, std::string_view(text), text.c_str(), {text.data(), text.size()}});
+    batch.add(conn, {"a", std::to_string(3)}); // error: deleted
+    batch.add(conn, {"a", std::vector<int>{1}}); // error: deleted
+    batch.add(conn, text);
+    batch.add(conn, made()); // error: deleted
+    batch.add(conn, texts);
+    batch.add(conn, std::vector<std::string>{"a"}); // error: deleted
+    batch.add(conn, std::vector<std::string_view>{text, "b"});
+    batch.add(conn, std::vector<kvconn_frame_t>{{text.data(), 1}});
+    const auto released = [](kvconn::conn_t, std::uint64_t, kvconn::outcome) noexcept {};
+    kvconn::owned_message right({"a", text}, released);
+    kvconn::owned_message wrong({"a", made()}, released); // error: deleted
+    (void)kvconn::send_owned(conn, {"a", text}, 1s);
+    (void)kvconn::send_owned(conn, {"a", made()}, 1s); // error: deleted
+}
+
 void callables() {
     kvconn::owned_message right("x", [](kvconn::conn_t, std::uint64_t, kvconn::outcome) noexcept {});
     kvconn::owned_message may_throw("x", [](kvconn::conn_t, std::uint64_t, kvconn::outcome) {}); // error: release must be callable

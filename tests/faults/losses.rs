@@ -6,6 +6,7 @@ use std::time::Duration;
 use crate::common::engine::{after, canonical};
 use crate::common::{Engine, OwnProcess, Peer, ms, wait_until};
 use crate::test_name;
+use kvconn::error::Status;
 
 const LONG: Duration = Duration::from_secs(20);
 
@@ -59,6 +60,33 @@ fn a_loss_is_told_with_its_counts_in_log_and_description() {
         assert!(told.contains("3 requests failed") && told.contains("no heartbeat"), "{text}");
     }
     std::fs::remove_file(&path).unwrap();
+}
+
+/// A dead pipe has no room, but a send must not call that "no room" or "no progress": the queue is never full.
+#[test]
+fn a_send_without_patience_says_at_once_that_the_peer_is_gone() {
+    let engine = Engine::with(&[("send_hwm", "1000000"), ("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    for round in 0..60 {
+        let peer = Peer::any();
+        let conn = engine.ready(peer.endpoint());
+        let sender = {
+            let (conn, timeout) = (conn.clone(), ms(round % 2));
+            std::thread::spawn(move || {
+                loop {
+                    if let Err(error) = crate::common::engine::send(&conn, &[b"0123456789"], timeout) {
+                        break error;
+                    }
+                }
+            })
+        };
+        wait_until("it sends", LONG, || conn.info().accepted > 100);
+        peer.kill();
+        let error = sender.join().unwrap();
+        assert_eq!(error.status, Status::PeerLost, "round {round}: {}", error.message);
+        let info = conn.info();
+        assert_eq!((info.status, info.os_errno), (Status::PeerLost, error.os_errno), "{}", info.message);
+        assert_eq!(info.message, error.message);
+    }
 }
 
 /// The description keeps the last losses and not all of them, and a node with many endpoints does not push out the

@@ -122,6 +122,9 @@ fn kind(function: &str, text: &str) -> Parameter {
         ("kvconn_log_level_t", "level") => {
             simple("KVCONN_LOG_OFF", each(INVALID, &["-1", "5", "INT32_MAX", "INT32_MIN"]))
         }
+        ("kvconn_event_kind_t", "kind") => {
+            simple("KVCONN_EVENT_READY", each(ANY, &["-1", "10", "INT32_MAX", "INT32_MIN"]))
+        }
         ("kvconn_status_t", "status") => simple("KVCONN_OK", each(ANY, &["1", "-1000", "INT32_MAX", "INT32_MIN"])),
         ("int", "fd") => simple("good_fd()", each(INVALID, &["-1", "1 << 20", "INT32_MIN"])),
         // What is read.

@@ -62,6 +62,23 @@ fn with_report_a_loss_is_an_event_and_nothing_more() {
     assert_eq!(kinds, [EventKind::Ready, EventKind::PeerLost, EventKind::Ready, EventKind::PeerLost]);
 }
 
+/// What an earlier life lost is not in the report, nor what a disconnect ended.
+#[test]
+fn a_report_has_the_last_loss_of_its_own_life() {
+    let (first, second) = (Peer::any(), Peer::any());
+    let engine = engine("report");
+    let both = [first.endpoint(), second.endpoint()];
+    let old = engine.node("n", &both);
+    let lost = engine.ready(first.endpoint());
+    engine.ready(second.endpoint()).disconnect().expect("ended");
+    kill(&first, &lost);
+    let conns = |failure: &Failure| failure.endpoints.iter().map(|failed| failed.conn).collect::<Vec<_>>();
+    let none = kvconn::ids::ConnId::NONE;
+    assert_eq!(conns(&engine.handle_failure(old, None).expect("live")), [lost.id(), none]);
+    let new = engine.node("n", &both);
+    assert_eq!(conns(&engine.handle_failure(new, None).expect("live")), [none, none]);
+}
+
 #[test]
 fn with_any_the_first_loss_fails_the_node() {
     let (lost, stuck) = (Peer::any(), narrow_peer(1));
@@ -71,6 +88,8 @@ fn with_any_the_first_loss_fails_the_node() {
     for request in [3, 1, 2] {
         engine.node_track_request(node, request).expect("live");
     }
+    engine.send(&conns[0], &[b"arrives"], LONG).expect("sent");
+    conns[0].flush(1, crate::common::engine::after(LONG)).0.expect("acknowledged");
     stuck.stop();
     let accepted = engine.fill(&conns[1], crate::common::engine::LARGE);
     let senders = waiting_senders(&conns[1], 3);
@@ -88,11 +107,14 @@ fn with_any_the_first_loss_fails_the_node() {
     let listed: Vec<_> = failure.endpoints.iter().map(|e| (e.endpoint.to_string(), e.conn, e.accepted)).collect();
     let none = kvconn::ids::ConnId::NONE;
     let expected = [
-        (canonical(lost.endpoint()), none, 0), // over before the node was
+        // Over before the node was: the report still says which connection it was, and what became of its messages.
+        (canonical(lost.endpoint()), conns[0].id(), 1),
         (canonical(stuck.endpoint()), conns[1].id(), accepted),
         ("tcp://127.0.0.1:9".into(), none, 0),
     ];
     assert_eq!(listed, expected);
+    let acknowledged = [0, 2].map(|place| failure.endpoints[place].acknowledged);
+    assert_eq!(acknowledged, [Some(1), Some(0)]);
     assert!(engine.take_failure().is_none());
 
     let statuses = conns.each_ref().map(|conn| conn.info().status);

@@ -82,7 +82,8 @@ fn the_end_of_the_manager_ends_every_wait_for_a_report() {
     let begun = Instant::now();
     process.destroy_manager(id, after(LONG)).expect("nothing is open");
     for taken in waiting.return_within(ms(100), begun) {
-        refused(taken, Status::Stale);
+        let error = refused(taken, Status::Stale);
+        assert!(error.message.ends_with("was destroyed"), "{}", error.message);
     }
 }
 
@@ -99,7 +100,9 @@ fn shutdown_ends_every_wait_for_a_report() {
     let begun = Instant::now();
     process.shutdown(after(LONG)).expect("nothing is open");
     for taken in waiting.return_within(ms(100), begun) {
-        refused(taken, Status::Shutdown);
+        // In the words of every other call.
+        let error = refused(taken, Status::Shutdown);
+        assert_eq!(error.message, "kvconn_shutdown was called in this process");
     }
 }
 

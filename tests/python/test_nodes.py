@@ -115,6 +115,8 @@ def test_a_lost_peer_fails_its_node_when_told_to(kv, manager, peer):
     assert (event["node"], event["node_name"], event["count"]) == (node, "n", 1)
     failure = kv.take_failure(manager=manager)
     assert (failure.node, failure.requests) == (node, [42])
+    assert [(lost.conn, lost.accepted) for lost in failure.endpoints] == [(conn, 0)]  # the rank that died
+    assert kv.event_name(event["kind"]) == "KVCONN_EVENT_NODE_FAILED" and kv.event_name(-1) == "unknown"
     with pytest.raises(kv.PeerLost):
         kv.send(conn, [b"x"])
 

@@ -71,6 +71,9 @@ pub(crate) struct TcpInfo {
 
 /// The kernel's TCP state of a socket that is over by a reset or a timeout.
 const CLOSED: u8 = 7;
+/// Those after a FIN of the peer.
+const CLOSE_WAIT: u8 = 8;
+const LAST_ACK: u8 = 9;
 
 impl TcpInfo {
     /// A reset or a timeout has ended it; after a FIN of the peer it is not so yet.
@@ -78,11 +81,14 @@ impl TcpInfo {
         self.state == CLOSED
     }
 
+    /// libzmq ends it, now or in a moment: the peer has closed it, or it was reset or has timed out.
+    pub(crate) fn is_over(&self) -> bool {
+        matches!(self.state, CLOSED | CLOSE_WAIT | LAST_ACK)
+    }
+
     /// How an ended connection ended. `os_errno` is its pending error (0 if libzmq has taken it). `out_of_time`: enough
     /// time has passed for the kernel to give up.
     pub(crate) fn ended_by(&self, os_errno: i32, out_of_time: bool) -> EndedBy {
-        const CLOSE_WAIT: u8 = 8;
-        const LAST_ACK: u8 = 9;
         match (self.state, os_errno) {
             (CLOSE_WAIT | LAST_ACK, _) => EndedBy::Fin,
             (_, libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH) => EndedBy::Timeout,

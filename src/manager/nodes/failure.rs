@@ -33,8 +33,11 @@ pub struct Failure {
 pub struct FailedEndpoint {
     /// The endpoint.
     pub endpoint: Endpoint,
-    /// Its connection at that moment, or NONE.
+    /// Its connection at that moment. If it had none: the last one that was lost while the node owned the endpoint, or
+    /// NONE.
     pub conn: ConnId,
+    /// It was READY in this life and was lost, and has not been READY since.
+    pub(crate) was_lost: bool,
     /// Another live node owns it too, so its connection goes on.
     pub spared: bool,
     /// The last message that connection had accepted.

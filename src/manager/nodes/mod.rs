@@ -270,12 +270,16 @@ impl Nodes {
         self.tracked -= life.requests.len();
         let reason = one_line(reason, MAX_REASON);
         self.history.add(life.info(node), Status::NodeFailed, reason.clone());
-        let endpoints = life.endpoints.into_values().map(|endpoint| FailedEndpoint {
-            spared: self.owned.remove(&endpoint, node).is_some_and(|removed| !removed.is_free),
-            endpoint,
-            conn: ConnId::NONE,
-            accepted: 0,
-            acknowledged: Some(0),
+        let endpoints = life.endpoints.into_values().map(|endpoint| {
+            let removed = self.owned.remove(&endpoint, node);
+            FailedEndpoint {
+                spared: removed.as_ref().is_some_and(|removed| !removed.is_free),
+                was_lost: removed.is_some_and(|removed| removed.record.readiness == Readiness::Lost),
+                endpoint,
+                conn: ConnId::NONE,
+                accepted: 0,
+                acknowledged: Some(0),
+            }
         });
         Ok(Failure {
             node,

@@ -88,7 +88,7 @@ fn the_description_names_states_nodes_fences_backoff_and_last_errors() {
     assert_has(failed_dial, &["not connected", "1 failed dials in a row", "refused", "next one in 4"]);
     assert_has(line(text, &canonical(lost.endpoint())), &["not connected", "the peer is gone"]);
     let fence = line(text, "tcp://127.0.0.1:11:");
-    assert_has(fence, &["not connected", "decode", "xid 79", "kvconn_node_add_endpoints"]);
+    assert_has(fence, &["not connected", "decode", "xid 79", "registering it in a live node lifts"]);
     assert_has(line(text, "tcp://127.0.0.1:12:"), &["not connected", "kvconn_disconnect_endpoint", "lifts it"]);
     assert_has(line(text, "tcp://127.0.0.1:10:"), &["not connected"]);
     assert!(!line(text, "tcp://127.0.0.1:10:").contains(';'), "{text}");

@@ -84,7 +84,11 @@ fn what_cannot_be_flushed_in_time_is_dropped() {
     let senders = waiting_senders(&conn, 3);
     let begun = Instant::now();
     let result = within(ms(600), "disconnect_all", || engine.disconnect_all(after(ms(300))));
-    refused(result, Status::Timeout);
+    let error = refused(result, Status::Timeout);
+    assert_eq!((error.conn, error.endpoint.as_str()), (conn.id(), conn.endpoint().as_str()));
+    for part in ["1 connection ", conn.endpoint().as_str()] {
+        assert!(error.message.contains(part), "{part} is not in: {}", error.message);
+    }
     assert!(begun.elapsed() >= ms(300), "it gave up after {:?}", begun.elapsed());
     for result in senders.return_within(ms(200), begun) {
         refused(result, Status::Disconnected);

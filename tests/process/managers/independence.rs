@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use kvconn::error::Status;
 use kvconn::events::EventKind;
-use kvconn::ids::ManagerId;
+use kvconn::ids::{ConnId, ManagerId, NodeId};
 use kvconn::process::Process;
 use kvconn::timeout::Timeout;
 
@@ -113,6 +113,27 @@ fn the_default_manager_is_always_there_and_cannot_be_destroyed() {
         refused(stale, Status::Stale);
         refused(process.destroy_manager(id, Timeout::Default), Status::Stale);
     }
+}
+
+/// An id of another kind is a mistake of the caller's that the text names.
+#[test]
+fn an_id_of_another_kind_is_named_as_such() {
+    let (process, engine, peer) = (Process::current().expect("a process"), Engine::new(), Peer::any());
+    let (node, conn) = (engine.node("n", &[]).0, engine.ready(peer.endpoint()).id().0);
+    let message = |error: kvconn::error::Error| error.message;
+    let as_conn = |id| message(refused(process.connection(ConnId(id)).map(|conn| conn.id()), Status::Stale));
+    let as_node = |id| message(refused(process.node(NodeId(id)).map(|manager| manager.id()), Status::Stale));
+    let as_manager = |id| message(refused(process.manager(ManagerId(id)).map(|manager| manager.id()), Status::Stale));
+    let manager = engine.id().0;
+    assert_eq!(
+        [as_conn(node), as_manager(node)],
+        [format!("{node} is the id of a node"), format!("{node} is the id of a node")]
+    );
+    assert_eq!([as_node(conn), as_manager(conn)], [conn, conn].map(|id| format!("{id} is the id of a connection")));
+    assert_eq!(
+        [as_conn(manager), as_node(manager)],
+        [manager, manager].map(|id| format!("{id} is the id of a manager"))
+    );
 }
 
 #[test]
