@@ -81,6 +81,43 @@ def test_the_objects_example_reports_its_events(lib, peer, nobody):
     assert (result.returncode, result.stderr[:20]) == (1, "usage: objects.py EN")
 
 
+def test_the_objects_example_reports_a_node_that_its_rank_has_taken_away(lib, peer, monkeypatch):
+    """The rank dies after the connect; node_loss has failed the node before the send says so."""
+    import asyncio
+    import time
+
+    import kvconn
+
+    receiver = peer()
+    specification = importlib.util.spec_from_file_location("objects", ROOT / "examples_python" / "objects.py")
+    program = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(program)
+    nodes, open_node, send = [], kvconn.Manager.open_node, kvconn.Connection.send_multipart
+
+    def open_and_note(self, name):
+        nodes.append(open_node(self, name))
+        return nodes[0]
+
+    def send_late(self, *arguments, **named):
+        receiver.kill()
+        deadline = time.monotonic() + SECONDS
+        while nodes[0].info()["status"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return send(self, *arguments, **named)
+
+    monkeypatch.setattr(kvconn.Manager, "open_node", open_and_note)
+    monkeypatch.setattr(kvconn.Connection, "send_multipart", send_late)
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(program.main(address(receiver)))
+    assert str(ended.value).startswith("prefill-0 failed with requests [17]: "), ended.value
+
+
+def test_the_python_quickstart_has_a_default_endpoint(lib):
+    result = python_example("quickstart.py")
+    assert "tcp://127.0.0.1:5557" in result.stdout + result.stderr and "Traceback" not in result.stderr
+
+
 @pytest.mark.parametrize("program", ["quickstart", "quickstart.py"])
 def test_the_quickstart_says_why_nothing_was_accepted(example, nobody, program):
     result = python_example(program, nobody) if program.endswith(".py") else run(example(program), nobody)
