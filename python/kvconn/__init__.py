@@ -26,15 +26,14 @@ Errors
 Objects
     Manager, Endpoint, Connection and Node hold an id and forward to the functions, which take the objects as well. Their
     `timeout` is seconds. When such an object is garbage, nothing ends. In a coroutine use a Manager and a Connection by
-    `async with`: a plain `with` waits for a flush at its end, and so holds up the event loop. Events and Failures are iterators that wait, and
-    Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types for annotations, kvconn.zmq
-    the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for engines.
+    `async with`: a plain `with` waits for a flush at its end, and so holds up the event loop. Events and Failures are
+    iterators that wait, and Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has the types
+    of annotations, kvconn.zmq the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for engines.
 
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the
     scope of an Error. LOG_…: the levels of set_log. UNKNOWN: an unknown "acknowledged". DEFAULT: the process's manager.
-    OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. For texts, EVENTS: {kind: its name}, and status_name(status).
-    STATUSES: {status: its exception}.
+    OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. STATUSES: {status: its exception}; status_name is for texts.
 
 Threads and signals
     Every function may be called from any thread. A call that waits releases the GIL. Every wait lets Python's signal
@@ -61,7 +60,7 @@ from ._errors import Backoff, Conflict, ConnectFailed, Disconnected, Error, Evic
 from ._errors import NodeFailed, NotFound, Partial, PeerLost, STATUSES, Shutdown, Stale, Stalled, Timeout, Unsupported
 from ._errors import WouldDeadlock
 from ._ffi import ABI_VERSION, DEFAULT, DEFAULT_TIMEOUT, ENDED_FIN, ENDED_LOCAL, ENDED_RESET, ENDED_TIMEOUT
-from ._ffi import ENDED_UNKNOWN, ENDPOINT_SIZE, EVENTS, EVENT_CONNECT_FAILED, EVENT_DISCONNECTED, EVENT_EVICTED
+from ._ffi import ENDED_UNKNOWN, ENDPOINT_SIZE, EVENT_CONNECT_FAILED, EVENT_DISCONNECTED, EVENT_EVICTED
 from ._ffi import EVENT_NODE_FAILED, EVENT_NONE, EVENT_OVERFLOW, EVENT_PEER_LOST, EVENT_READY, EVENT_RECOVERED
 from ._ffi import EVENT_STALLED, LOG_DEBUG, LOG_ERROR, LOG_INFO, LOG_OFF, LOG_WARN, MAX_BATCH, MAX_ENDPOINTS_PER_CALL
 from ._ffi import MAX_FRAMES, OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN, SCOPE_CALL, SCOPE_NODE
@@ -88,7 +87,7 @@ __all__ = [
     # Objects over them
     "Connection", "Endpoint", "Events", "Failures", "Handle", "HealthWatch", "Manager", "Node",
     # What functions return and raise
-    "Call", "Connected", "Error", "FailedEndpoint", "Failure", "Sent", "EVENTS", "STATUSES", "METRICS_CONTENT_TYPE",
+    "Call", "Connected", "Error", "FailedEndpoint", "Failure", "Sent", "STATUSES", "METRICS_CONTENT_TYPE",
     "Invalid", "Stale", "NotFound", "Timeout", "Stalled", "Backoff", "ConnectFailed", "PeerLost", "Disconnected",
     "NodeFailed", "Conflict", "Limit", "Shutdown", "Internal", "Unsupported", "Partial", "WouldDeadlock", "Evicted",
     # Constants

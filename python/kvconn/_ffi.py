@@ -36,9 +36,6 @@ EVENT_RECOVERED = 7
 EVENT_NODE_FAILED = 8
 EVENT_OVERFLOW = 9
 
-#: {kind: its name}, for texts: EVENTS[EVENT_READY] is "READY".
-EVENTS = {kind: name.removeprefix("EVENT_") for name, kind in dict(vars()).items() if name.startswith("EVENT_")}
-
 OUTCOME_ACKNOWLEDGED, OUTCOME_UNACKNOWLEDGED, OUTCOME_UNKNOWN = 1, 2, 3
 
 SCOPE_NONE, SCOPE_CALL, SCOPE_PEER, SCOPE_NODE, SCOPE_PROCESS = 0, 1, 2, 3, 4

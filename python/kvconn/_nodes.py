@@ -20,8 +20,7 @@ class FailedEndpoint(NamedTuple):
     """An endpoint that a failed node owned: a tuple with names.
 
     endpoint      in its canonical form
-    conn          its connection that lived until then. 0 if there was none: it was never connected, or was lost before,
-                  as a rank is that died. The counts are 0 then; connection_info and the event of the lost one have them
+    conn          its connection, or 0
     spared        whether another live node owns it too, so that its connection goes on
     accepted      the number of messages that the connection had accepted
     acknowledged  the sequence of the last acknowledged message, or UNKNOWN

@@ -291,10 +291,10 @@ class Manager(Handle):
     """An independent set of endpoints, nodes, fences, events and settings. Manager(options) makes a new one.
 
     Manager.default() is the process's own, which always exists. `with` ends everything at the end of the block: after a
-    flush; at once when an exception leaves the block. The flush waits up to flush_ms: in a coroutine write `async with`,
-    which does it on a thread and does not hold up the event loop. The default manager cannot be destroyed: `with` only
-    disconnects it. Garbage collection ends nothing. Equal, hashed and pickled by the id; in another process the id is Stale, except
-    that of the default manager.
+    flush, which may wait; at once when an exception leaves the block. In a coroutine write `async with`, which does the
+    same on a thread and does not hold up the event loop. The default manager cannot be destroyed: `with` only
+    disconnects it. Garbage collection ends nothing. Equal, hashed and pickled by the id; in another process the id is
+    Stale, except that of the default manager.
     """
 
     __slots__ = ()
