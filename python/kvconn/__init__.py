@@ -27,8 +27,9 @@ Objects
     Manager, Endpoint, Connection and Node hold an id and forward to the functions, which take the objects as well. Their
     `timeout` is seconds. When such an object is garbage, nothing ends. In a coroutine use a Manager and a Connection by
     `async with`: a plain `with` waits for a flush at its end, and so holds up the event loop. Events and Failures are
-    iterators that wait, and Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has the types
-    of annotations, kvconn.zmq the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for engines.
+    iterators that wait, and Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types
+    for annotations, kvconn.zmq the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for
+    engines.
 
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the

@@ -442,15 +442,18 @@ def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
     receiver.expect(3)
 
 
-PAGE_NAMES = """import asyncio
-import kvconn
-endpoint = "tcp://10.0.0.7:5557"
-endpoints = [endpoint]
-manager = kvconn.Manager()
-stale_conn = kvconn.connect(endpoint)
-conn, conns = stale_conn, [stale_conn]
-pages, slices, array = b"", [b""], bytearray(1)
-"""
+# What the text around the programs speaks of.
+PAGE_NAMES = {
+    "endpoint": '"tcp://10.0.0.7:5557"',
+    "endpoints": '["tcp://10.0.0.7:5557"]',
+    "manager": "kvconn.Manager()",
+    "conn": "kvconn.Connection(1)",
+    "stale_conn": "kvconn.Connection(1)",
+    "conns": "[1]",
+    "pages": 'b""',
+    "slices": '[b""]',
+    "array": "bytearray(1)",
+}
 
 
 @pytest.mark.parametrize("document", ["docs/python.md", "docs/guide.md", "python/README.md"])
@@ -460,7 +463,9 @@ def test_mypy_accepts_the_code_of_the_documents(tmp_path, document):
     programs = []
     for number, block in enumerate(code_blocks(document, "python")):
         programs.append(tmp_path / f"block{number}.py")
-        programs[-1].write_text(PAGE_NAMES + block)
+        missing = [name for name in PAGE_NAMES if not re.search(rf"\b{name} = |\bas {name}:", block)]
+        names = "".join(f"{name} = {PAGE_NAMES[name]}\n" for name in missing)
+        programs[-1].write_text(f"import asyncio\nimport kvconn\n{names}{block}")
     mypy = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", ROOT / "target" / "mypy", "--follow-imports", "silent"]
     result = run(*mypy, "--strict", "--allow-untyped-defs", "--allow-untyped-calls", *programs, MYPYPATH=str(ROOT / "python"))
     assert result.returncode == 0, result.stdout + result.stderr
