@@ -49,8 +49,9 @@ SOAK_SECONDS := $(or $(KVCONN_SOAK_SECONDS),600)
 ##@ Everyday
 .PHONY: help demo test
 help: ## this list
-	@awk 'BEGIN { FS = ":.*## " } /^##@/ { printf "\n%s\n", substr($$0, 5) } \
-	     /^[a-z0-9-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk 'BEGIN { FS = ":.*## " } /^##@/ { group = substr($$0, 5); if (!(group in lines)) { order[++count] = group; lines[group] = "" } } \
+	     /^[a-z0-9-]+:.*## / { lines[group] = lines[group] sprintf("  %-18s %s\n", $$1, $$2) } \
+	     END { for (i = 1; i <= count; i++) printf "\n%s\n%s", order[i], lines[order[i]] }' $(MAKEFILE_LIST)
 	@$(LEFT_OUT) demo planned
 	@$(LEFT_OUT) test planned
 

@@ -2,7 +2,7 @@
 import sys
 import kvconn
 
-endpoint = sys.argv[1]
+endpoint = sys.argv[1] if len(sys.argv) > 1 else "tcp://127.0.0.1:5557"
 try:
     conn = kvconn.connect(endpoint, wait_ms=3000)  # the live connection; if there is none, it is dialled
     sequence = kvconn.send(conn, [b"room", b"17"], timeout_ms=1000)  # two frames: sent whole or not at all

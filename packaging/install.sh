@@ -32,6 +32,11 @@ for file in "$root"/docs/*.md; do
     documents="$documents docs/${file##*/}"
 done
 
+examples=
+for file in "$root"/examples_c/*.[ch] "$root"/examples_c/*.py "$root"/examples_cpp/*.cpp "$root"/examples_python/*.py; do
+    examples="$examples ${file#"$root/"}"
+done
+
 # .build-id/ab/cdef….debug: where debuggers look for the debug information of a file.
 debug_name() {
     id=$("${READELF:-readelf}" -n "$1" 2>/dev/null | sed -n 's/.*Build ID: *//p' | head -n 1)
@@ -50,8 +55,33 @@ uninstall() {
         "$to$INCLUDEDIR/kvconn.h" "$to$INCLUDEDIR/kvconn.hpp"
     for name in $packages; do rm -f "$to$LIBDIR/cmake/kvconn/$name.cmake"; done
     for file in $documents; do rm -f "$to$DOCDIR/${file##*/}"; done
+    for file in $examples; do rm -f "$to$DOCDIR/$file"; done
     # Only what is empty.
+    for file in $examples; do rmdir "$to$DOCDIR/${file%/*}" 2>/dev/null || true; done
     rmdir "$to$LIBDIR/cmake/kvconn" "$to$LIBDIR/cmake" "$to$LIBDIR/pkgconfig" "$to$DOCDIR" 2>/dev/null || true
+}
+
+# Removes the directories that are empty now, up to and with the prefix. Those of /usr and /usr/local belong to the system.
+remove_empty() {
+    case $to$PREFIX in /usr | /usr/local) return ;; esac
+    for directory in "$LIBDIR" "$INCLUDEDIR" "$DOCDIR" "$DEBUGDIR"; do
+        while :; do
+            case $directory/ in "$PREFIX"/*) ;; *) break ;; esac
+            if [ -e "$to$directory" ]; then rmdir "$to$directory" 2>/dev/null || break; fi
+            directory=${directory%/*}
+        done
+    done
+}
+
+# A document with the links that are right where it is installed: the headers are elsewhere, and of the source only the
+# examples are there.
+document() {
+    headers=$(realpath -ms --relative-to="$DOCDIR" "$INCLUDEDIR")
+    sed -E -e 's#\]\((CONTRIBUTING\.md|SECURITY\.md|docs/|include/|examples_)#](../\1#g' -e 's#\]\(\.\./docs/#](#g' \
+        -e 's#\]\(\.\./examples_#](examples_#g' -e 's#\]\(\.\./include/#](include/#g' \
+        -e 's#\[([^]]*)\]\(\.\./([^)\#]*)[^)]*\)#\1 (`\2` of the source)#g' \
+        -e "s#\]\(include/#]($headers/#g" "$root/$1" >"$work/document"
+    put 644 "$work/document" "$DOCDIR/${1##*/}"
 }
 
 # fill TEMPLATE FILE
@@ -113,7 +143,8 @@ install_all() {
     for name in $packages; do
         fill "$root/packaging/cmake/$name.cmake.in" "$LIBDIR/cmake/kvconn/$name.cmake"
     done
-    for file in $documents; do put 644 "$root/$file" "$DOCDIR/${file##*/}"; done
+    for file in $documents; do document "$file"; done
+    for file in $examples; do put 644 "$root/$file" "$DOCDIR/$file"; done
 }
 
 case ${1:-} in
@@ -128,6 +159,9 @@ case ${1:-} in
                 ;;
         esac
         ;;
-    uninstall) uninstall ;;
+    uninstall)
+        uninstall
+        remove_empty
+        ;;
     *) echo "usage: install.sh install|uninstall" >&2; exit 2 ;;
 esac

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{Shutdown, TcpStream};
+use std::net::{Shutdown, SocketAddrV6, TcpStream};
 use std::os::fd::{BorrowedFd, RawFd};
 use std::thread::sleep;
 use std::time::{Duration, Instant};
@@ -44,6 +44,15 @@ pub struct Rank {
     bytes: u64,
 }
 
+/// The endpoint as one writes it: libzmq's dual-stack listener calls 127.0.0.1 [::ffff:127.0.0.1].
+fn plain(endpoint: &str) -> String {
+    let mapped = endpoint.strip_prefix("tcp://").and_then(|text| text.parse::<SocketAddrV6>().ok());
+    match mapped.and_then(|address| Some((address.ip().to_ipv4_mapped()?, address.port()))) {
+        Some((ip, port)) => format!("tcp://{ip}:{port}"),
+        None => endpoint.to_owned(),
+    }
+}
+
 impl Rank {
     /// Listens, and says where.
     pub fn bind(options: Options) -> io::Result<Rank> {
@@ -69,7 +78,7 @@ impl Rank {
             sleep(BIND_AGAIN);
         }
         let endpoint = pull.get_last_endpoint()?.map_err(|_| io::Error::other("the endpoint is not UTF-8"))?;
-        say(&format!("bound {}", endpoint.trim_end_matches('\0')))?;
+        say(&format!("bound {}", plain(endpoint.trim_end_matches('\0'))))?;
         Ok(Rank {
             options,
             pull,

@@ -3,8 +3,10 @@
     conn = kvconn.connect("tcp://10.0.0.7:5557", wait_ms=3000)
     kvconn.send(conn, [b"room", b"17"])
 
-Every function of kvconn.h exists without its prefix `kvconn_`. What C returns through pointers is returned, optional
-arguments have defaults, and structs are dicts or small objects. The header says more about each call.
+The functions of kvconn.h exist without their prefix `kvconn_`. What C returns through pointers is returned, optional
+arguments have defaults, and structs are dicts or small objects. The header says more about each call. Not needed here,
+and therefore not there: options_* (options are a dict), failure_* (a report is a Failure), and the packed sends
+send_packed, send_packed_to and send_batch_packed (the sends take frames of any kind).
 
 Arguments
     conn, node and manager are ids: integers that are never reused; 0 is none. `manager` comes last in each function:
@@ -23,14 +25,16 @@ Errors
 
 Objects
     Manager, Endpoint, Connection and Node hold an id and forward to the functions, which take the objects as well. Their
-    `timeout` is seconds. When such an object is garbage, nothing ends. Events and Failures are iterators that wait, and
-    Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types for annotations, kvconn.zmq
-    the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for engines.
+    `timeout` is seconds. When such an object is garbage, nothing ends. In a coroutine use a Manager and a Connection by
+    `async with`: a plain `with` waits for a flush at its end, and so holds up the event loop. Events and Failures are
+    iterators that wait, and Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types
+    for annotations, kvconn.zmq the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for
+    engines.
 
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the
     scope of an Error. LOG_…: the levels of set_log. UNKNOWN: an unknown "acknowledged". DEFAULT: the process's manager.
-    OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. STATUSES: {status: its exception}.
+    OUTCOME_…, ABI_VERSION, …_SIZE and MAX_… are as in C. STATUSES: {status: its exception}; status_name is for texts.
 
 Threads and signals
     Every function may be called from any thread. A call that waits releases the GIL. Every wait lets Python's signal
@@ -49,9 +53,10 @@ Threads and signals
 """
 
 from ._calls import Call
-from ._calls import lib as _lib
-from ._connections import configure, connect, connection_info, connections, disconnect, disconnect_all
-from ._connections import disconnect_endpoint, find, has, manager_create, manager_destroy, shutdown
+from ._calls import lib as _lib  # for tests
+from ._connections import abi_version, configure, connect, connection_info, connections, disconnect, disconnect_all
+from ._connections import disconnect_endpoint, find, has, manager_create, manager_destroy, shutdown, status_errno
+from ._connections import status_name, strerror, version
 from ._errors import Backoff, Conflict, ConnectFailed, Disconnected, Error, Evicted, Internal, Invalid, Limit
 from ._errors import NodeFailed, NotFound, Partial, PeerLost, STATUSES, Shutdown, Stale, Stalled, Timeout, Unsupported
 from ._errors import WouldDeadlock
@@ -70,15 +75,16 @@ from ._objects import Connection, Endpoint, Handle, Manager, Node
 from ._observe import METRICS_CONTENT_TYPE, describe, dump, event_fd, event_name, metrics_text, next_event, set_log
 from ._waiting import Events, Failures
 
-__version__ = str(_lib.kvconn_version(), "ascii")
+__version__ = version()
 
 __all__ = [
     # Functions of kvconn.h
-    "configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all",
+    "abi_version", "configure", "connect", "connection_info", "connections", "describe", "disconnect", "disconnect_all",
     "disconnect_endpoint", "dump", "event_fd", "event_name", "find", "flush", "handle_failure", "has", "manager_create",
     "manager_destroy", "metrics_text", "next_event", "node_add_endpoints", "node_connect", "node_find", "node_info",
-    "node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request", "node_untrack_request", "send", "send_batch",
-    "send_owned", "send_to", "set_log", "shutdown", "take_failure", "wait_released",
+    "node_open", "node_remove_endpoints", "node_report_health", "node_set_endpoints", "node_track_request",
+    "node_untrack_request", "send", "send_batch", "send_owned", "send_to", "set_log", "shutdown", "status_errno",
+    "status_name", "strerror", "take_failure", "version", "wait_released",
     # Objects over them
     "Connection", "Endpoint", "Events", "Failures", "Handle", "HealthWatch", "Manager", "Node",
     # What functions return and raise

@@ -322,7 +322,7 @@ def _extension() -> ModuleType | None:
     if os.environ.get("KVCONN_PYTHON_FAST") == "0":
         return None
     try:
-        from . import _fast
+        from . import _fast  # pyright: ignore[reportMissingModuleSource]  # where it was not built
     except ImportError:
         return None
     if _fast.LEVEL != LEVEL:

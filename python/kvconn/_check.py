@@ -13,22 +13,37 @@ INT64 = 2**63 - 1
 INT32 = 2**31 - 1
 
 
-def integer(name: str, value: Any, least: int, most: int) -> int:
-    """An integer: an int, or an object that is one (has __index__). No float, no flag, no UUID."""
-    if isinstance(value, bool):
-        raise TypeError(f"{name} must be an integer, not bool")
+def integer(name: str, value: Any, least: int, most: int, is_id: bool = False) -> int:
+    """An integer: an int, or an object that is one (has __index__). No float, no flag, no UUID.
+
+    A Connection, Node or Manager is an id and no other number.
+    """
+    if isinstance(value, bool) or (not is_id and stands_for_id(value)):
+        raise TypeError(f"{name} must be an integer, not {type(value).__name__}")
     try:
-        number = operator.index(value)
+        given = operator.index(value)
     except TypeError:
         raise TypeError(f"{name} must be an integer, not {type(value).__name__}") from None
-    if not least <= number <= most:
-        shown = number if number.bit_length() <= 256 else f"an integer of {number.bit_length()} bits"
+    if not least <= given <= most:
+        shown = given if given.bit_length() <= 256 else f"an integer of {given.bit_length()} bits"
         raise ValueError(f"{name} is {shown}; it must be {least} to {most}")
-    return number
+    return given
+
+
+def stands_for_id(value: Any) -> bool:
+    """Whether this is a Connection, Node or Manager."""
+    return getattr(type(value), "_stands_for_id", False) is True
 
 
 def uint64(name: str, value: Any) -> int:
-    """An id, a request or a sequence."""
+    """An id: a number, or the object over it."""
+    if type(value) is int and 0 <= value <= UINT64:
+        return value
+    return integer(name, value, 0, UINT64, is_id=True)
+
+
+def number(name: str, value: Any) -> int:
+    """A request or a sequence."""
     if type(value) is int and 0 <= value <= UINT64:
         return value
     return integer(name, value, 0, UINT64)
@@ -107,6 +122,8 @@ def option(name: str, value: Any) -> bytes:
         value = value.decode("ascii")
     elif not isinstance(value, str):
         try:
+            if stands_for_id(value):
+                raise TypeError
             value = str(int(value) if isinstance(value, bool) else operator.index(value))
         except TypeError:
             kind = type(value).__name__

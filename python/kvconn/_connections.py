@@ -12,6 +12,33 @@ from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 # ---- Library and managers --------------------------------------------------------------------------------------------
 
 
+def version() -> str:
+    """The version of the loaded library, such as "0.1.0"."""
+    return str(lib.kvconn_version(), "ascii")
+
+
+def abi_version() -> int:
+    """The number in the library's SONAME. It is ABI_VERSION, because the package loads no other."""
+    number: int = lib.kvconn_abi_version()
+    return number
+
+
+def strerror(status: int) -> str:
+    """What a status means, as one sentence or two."""
+    return str(lib.kvconn_strerror(_check.int32("status", status)), "utf-8")
+
+
+def status_name(status: int) -> str:
+    """The C name of a status: status_name(-7) is "KVCONN_CONNECT_FAILED". STATUSES has its exception."""
+    return str(lib.kvconn_status_name(_check.int32("status", status)), "ascii")
+
+
+def status_errno(status: int) -> int:
+    """The errno of a status, for code that knows only those; 0 for OK."""
+    number: int = lib.kvconn_status_errno(_check.int32("status", status))
+    return number
+
+
 def has(feature: str) -> bool:
     """Whether the loaded library has a feature, a text: "curve", "ipc", "keepalive", "user_timeout", "acknowledgement"
     or "out_batch". An unknown name is False.

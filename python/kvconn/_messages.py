@@ -224,7 +224,7 @@ def wait_released(conn: types.Id, sequence: int = 0, timeout_ms: int = DEFAULT_T
 
     Raises Timeout.
     """
-    conn, sequence = uint64("conn", conn), uint64("sequence", sequence)
+    conn, sequence = uint64("conn", conn), _check.number("sequence", sequence)
     run(Call("kvconn_wait_released", (conn, sequence), conn=conn), timeout("timeout_ms", timeout_ms), True)
 
 
@@ -233,7 +233,7 @@ def flush(conn: types.Id, sequence: int = 0, timeout_ms: int = DEFAULT_TIMEOUT) 
 
     Raises Timeout, PeerLost, Disconnected, NodeFailed, or Unsupported (ipc).
     """
-    conn, sequence = uint64("conn", conn), uint64("sequence", sequence)
+    conn, sequence = uint64("conn", conn), _check.number("sequence", sequence)
     timeout_ms, acknowledged = timeout("timeout_ms", timeout_ms), ctypes.c_uint64()
     call = Call("kvconn_flush", (conn, sequence), (byref(acknowledged),), lambda _: acknowledged.value, conn=conn)
     last: int = run(call, timeout_ms, True)

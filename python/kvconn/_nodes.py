@@ -200,14 +200,14 @@ def node_track_request(node: "types.Id", request: int) -> None:
     Raises NodeFailed (no report lists the request: the caller must fail it), Disconnected or Limit.
     """
     if _attempts.run(_attempts.track, "kvconn_node_track_request", node, request) is None:
-        run(Call("kvconn_node_track_request", (uint64("node", node), uint64("request", request))))
+        run(Call("kvconn_node_track_request", (uint64("node", node), _check.number("request", request))))
 
 
 def node_untrack_request(node: "types.Id", request: int) -> bool:
     """Notes that a request is done; returns whether it was tracked until now. Raises NodeFailed or Disconnected."""
     tracked = _attempts.run(_attempts.untrack, "kvconn_node_untrack_request", node, request)
     if tracked is None:
-        tracked = get("kvconn_node_untrack_request", ctypes.c_int32, uint64("node", node), uint64("request", request))
+        tracked = get("kvconn_node_untrack_request", ctypes.c_int32, uint64("node", node), _check.number("request", request))
     return bool(tracked)
 
 
@@ -239,7 +239,8 @@ def _reason(reason: str | None) -> bytes | None:
 
 def take_failure(timeout_ms: int = 0, manager: "types.Id" = DEFAULT) -> "Failure | None":
     """The oldest Failure of a manager that no call has returned yet, or None when none came within timeout_ms (by
-    default it does not wait). DEFAULT_TIMEOUT waits as long as it takes. Raises Stale when the manager is destroyed.
+    default it does not wait). DEFAULT_TIMEOUT has no deadline: it waits until there is one. Raises Stale when the
+    manager is destroyed, Shutdown when kvconn is; disconnect_all does not end the wait.
     """
     number, timeout_ms = _check.manager(manager), timeout("timeout_ms", timeout_ms)
     until = math.inf if timeout_ms == DEFAULT_TIMEOUT else time.monotonic() + timeout_ms / 1000

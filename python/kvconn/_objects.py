@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +29,8 @@ class Handle(metaclass=Brief):
     """
 
     __slots__ = "__weakref__", "_id"
+
+    _stands_for_id = True  # _check refuses it as a timeout, a request or another number
 
     def __init__(self, id: Any) -> None:
         self._id = uint64("id", id)
@@ -65,7 +67,8 @@ class Connection(Handle):
     """A connection, by its id. Manager.connect and Endpoint.connect make one.
 
     Each endpoint has one live connection: all that connect to it share it. `with` closes it at the end of the block:
-    after a flush; at once when an exception leaves the block. Garbage collection closes nothing.
+    after a flush; at once when an exception leaves the block. `async with` does the same on a thread, and does not hold
+    up the event loop. Garbage collection closes nothing.
     Equal, hashed and pickled by the id; in another process the id is Stale.
     """
 
@@ -129,6 +132,12 @@ class Connection(Handle):
                 raise _not_written(info)
             time.sleep(_POLL_SECONDS)
 
+    async def __aenter__(self) -> Connection:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        await _end(self.__exit__, kind, error, traceback)
+
     def __enter__(self) -> Connection:
         return self
 
@@ -137,6 +146,13 @@ class Connection(Handle):
             self.close()
         else:
             self.disconnect()
+
+
+async def _end(exit: Callable[..., None], *given: Any) -> None:
+    """Ends `with` on a thread, because it may wait. If the task is cancelled meanwhile, the thread goes on to the end."""
+    import asyncio  # here, because a program without it need not load it
+
+    await asyncio.to_thread(exit, *given)
 
 
 def _not_written(info: ConnectionInfo) -> Timeout:
@@ -275,9 +291,10 @@ class Manager(Handle):
     """An independent set of endpoints, nodes, fences, events and settings. Manager(options) makes a new one.
 
     Manager.default() is the process's own, which always exists. `with` ends everything at the end of the block: after a
-    flush; at once when an exception leaves the block. The default manager cannot be destroyed: `with` only disconnects
-    it. Garbage collection ends nothing. Equal, hashed and pickled by the id; in another process the id is Stale, except
-    that of the default manager.
+    flush, which may wait; at once when an exception leaves the block. In a coroutine write `async with`, which does the
+    same on a thread and does not hold up the event loop. The default manager cannot be destroyed: `with` only
+    disconnects it. Garbage collection ends nothing. Equal, hashed and pickled by the id; in another process the id is
+    Stale, except that of the default manager.
     """
 
     __slots__ = ()
@@ -360,6 +377,12 @@ class Manager(Handle):
     def destroy(self, timeout: float | None = None) -> None:
         """Ends the manager, its connections and its nodes. Raises Timeout when sockets close later."""
         _connections.manager_destroy(self._id, milliseconds("timeout", timeout))
+
+    async def __aenter__(self) -> Manager:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: object, traceback: TracebackType | None) -> None:
+        await _end(self.__exit__, kind, error, traceback)
 
     def __enter__(self) -> Manager:
         return self

@@ -25,7 +25,7 @@ def event_fd(manager: types.Id = DEFAULT) -> int:
 
 def event_name(kind: int) -> str:
     """The name of an event kind as in kvconn.h, such as "KVCONN_EVENT_READY"; "unknown" for another number."""
-    return str(_calls.lib.kvconn_event_name(kind), "ascii")
+    return str(_calls.lib.kvconn_event_name(_check.int32("kind", kind)), "ascii")
 
 
 def next_event(timeout_ms: int = 0, manager: types.Id = DEFAULT) -> types.Event | None:

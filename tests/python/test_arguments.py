@@ -16,7 +16,7 @@ from sharing import kv, manager  # noqa: F401: fixtures are found by name
 
 IDS = {"manager", "conn", "node", "request", "sequence"}
 TIMEOUTS = {"timeout_ms", "wait_ms", "flush_ms"}
-INT32 = {"fd", "level"}
+INT32 = {"fd", "kind", "level", "status"}
 # Values for parameters that are no integers, and for integers that are not under test.
 VALID = {
     "endpoint": "tcp://127.0.0.1:9",
@@ -33,6 +33,8 @@ VALID = {
     **dict.fromkeys(TIMEOUTS, 0),
     "fd": 2,
     "level": 0,
+    "kind": 1,
+    "status": 0,
 }
 NO_INTEGERS = [1.0, True, "7", b"7", None, uuid.UUID(int=7), [7]]
 TOO_LARGE = [2**64, 2**64 + 7, uuid.UUID("12345678123456781234567812345678").int, 10**5000]

@@ -70,7 +70,9 @@ def test_the_objects_example_reports_its_events(lib, peer, nobody):
     endpoint = address(receiver)
     result = python_example("objects.py", endpoint)
     assert (result.returncode, result.stderr) == (0, "")
-    accepted, ready = sorted(result.stdout.splitlines(), key=str.casefold)  # the event may come first
+    # The events come in between; that of the end may be seen before the manager is destroyed.
+    said = [line for line in result.stdout.splitlines() if not line.startswith(f"ENDED {endpoint}: ")]
+    accepted, ready = sorted(said, key=str.casefold)
     assert ready == f"READY {endpoint}" and re.fullmatch(rf"connection \d+ accepted message 1 for {endpoint}", accepted)
     receiver.expect(1)
     assert receiver.messages() == [[b"room", b"17"]]
@@ -79,6 +81,43 @@ def test_the_objects_example_reports_its_events(lib, peer, nobody):
     assert "prefill-0 failed with requests [17]: KVCONN_CONNECT_FAILED: Connection refused" in result.stderr
     result = python_example("objects.py")
     assert (result.returncode, result.stderr[:20]) == (1, "usage: objects.py EN")
+
+
+def test_the_objects_example_reports_a_node_that_its_rank_has_taken_away(lib, peer, monkeypatch):
+    """The rank dies after the connect; node_loss has failed the node before the send says so."""
+    import asyncio
+    import time
+
+    import kvconn
+
+    receiver = peer()
+    specification = importlib.util.spec_from_file_location("objects", ROOT / "examples_python" / "objects.py")
+    program = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(program)
+    nodes, open_node, send = [], kvconn.Manager.open_node, kvconn.Connection.send_multipart
+
+    def open_and_note(self, name):
+        nodes.append(open_node(self, name))
+        return nodes[0]
+
+    def send_late(self, *arguments, **named):
+        receiver.kill()
+        deadline = time.monotonic() + SECONDS
+        while nodes[0].info()["status"] == 0:
+            assert time.monotonic() < deadline
+            time.sleep(0.001)
+        return send(self, *arguments, **named)
+
+    monkeypatch.setattr(kvconn.Manager, "open_node", open_and_note)
+    monkeypatch.setattr(kvconn.Connection, "send_multipart", send_late)
+    with pytest.raises(SystemExit) as ended:
+        asyncio.run(program.main(address(receiver)))
+    assert str(ended.value).startswith("prefill-0 failed with requests [17]: "), ended.value
+
+
+def test_the_python_quickstart_has_a_default_endpoint(lib):
+    result = python_example("quickstart.py")
+    assert "tcp://127.0.0.1:5557" in result.stdout + result.stderr and "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("program", ["quickstart", "quickstart.py"])
@@ -385,21 +424,81 @@ def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
     exec(functions, names)
     exec(objects, names)
     receiver.expect(2)
-    with kvconn.Manager({"max_failures": 1}) as manager:
-        names["manager"] = manager
-        for name in ("first", "second"):
-            manager.open_node(name).track(len(name))
-            lost = kvconn._lib.kvconn_handle_failure(kvconn.node_find(name, manager), None, None, None)
-            assert lost == 0
-            if name == "first":
-                exec(failures, names)
-                exec(asynchronous, names)
-        asyncio.run(names["main"](manager))
-        names["stale_conn"] = manager.connections()[0]
-        names["stale_conn"].disconnect()
-        exec(errors, names)
+    names["manager"] = manager = kvconn.Manager({"max_failures": 1})
+    for name in ("first", "second"):
+        manager.open_node(name).track(len(name))
+        lost = kvconn._lib.kvconn_handle_failure(kvconn.node_find(name, manager), None, None, None)
+        assert lost == 0
+        if name == "first":
+            exec(failures, names)
+            exec(asynchronous, names)
+    asyncio.run(names["main"](manager))
+    with pytest.raises(kvconn.Stale):
+        manager.connections()
+    names["stale_conn"] = kvconn.Manager.default().connect(receiver.endpoint, timeout=5)
+    names["stale_conn"].disconnect()
+    exec(errors, names)
     assert capsys.readouterr().out == "first [5]\nsecond [6]\nTrue KVCONN_DISCONNECTED\n"
     receiver.expect(3)
+
+
+# What the text around the programs speaks of.
+PAGE_NAMES = {
+    "endpoint": '"tcp://10.0.0.7:5557"',
+    "endpoints": '["tcp://10.0.0.7:5557"]',
+    "manager": "kvconn.Manager()",
+    "conn": "kvconn.Connection(1)",
+    "stale_conn": "kvconn.Connection(1)",
+    "conns": "[1]",
+    "pages": 'b""',
+    "slices": '[b""]',
+    "array": "bytearray(1)",
+}
+
+
+@pytest.mark.parametrize("document", ["docs/python.md", "docs/guide.md", "python/README.md"])
+def test_mypy_accepts_the_code_of_the_documents(tmp_path, document):
+    """What a reader copies is right for a type checker, given the names that the text speaks of."""
+    pytest.importorskip("mypy", reason="mypy is not installed (make python-tools)")
+    programs = []
+    for number, block in enumerate(code_blocks(document, "python")):
+        programs.append(tmp_path / f"block{number}.py")
+        missing = [name for name in PAGE_NAMES if not re.search(rf"\b{name} = |\bas {name}:", block)]
+        names = "".join(f"{name} = {PAGE_NAMES[name]}\n" for name in missing)
+        programs[-1].write_text(f"import asyncio\nimport kvconn\n{names}{block}")
+    mypy = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", ROOT / "target" / "mypy", "--follow-imports", "silent"]
+    result = run(*mypy, "--strict", "--allow-untyped-defs", "--allow-untyped-calls", *programs, MYPYPATH=str(ROOT / "python"))
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def test_the_commands_of_the_readmes_c_quickstart_work(lib, tmp_path):
+    (block,) = [block for block in code_blocks("README.md", "sh") if "kvconn-peer" in block]
+    _, peer_line, compile_line = (line.partition("   #")[0] for line in block.splitlines())
+    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
+    if not (target / "release" / "kvconn-peer").exists():
+        pytest.fail("kvconn-peer is missing: run `make peer`")
+    there = {"target/release": str(target / "release"), "$PWD/": "", "./quickstart": f"{tmp_path}/quickstart"}
+    there |= {"-o quickstart": f"-o {tmp_path}/quickstart"}
+    for old, new in there.items():
+        peer_line, compile_line = peer_line.replace(old, new), compile_line.replace(old, new)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    peer_line = peer_line.replace("5557 &", str(port)).replace("sleep 60 |", "exec")
+    with subprocess.Popen(["sh", "-c", peer_line], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rank:
+        try:
+            assert rank.stdout.readline() == f"bound tcp://127.0.0.1:{port}\n"  # as one writes it, not [::ffff:127.0.0.1]
+            result = run("sh", "-ec", f"cd {ROOT}; {compile_line} tcp://127.0.0.1:{port}")
+            assert (result.returncode, result.stderr) == (0, "")
+            assert re.fullmatch(rf"connection \d+ accepted message 1 for tcp://127.0.0.1:{port}\n", result.stdout)
+        finally:
+            rank.kill()
+
+
+def test_make_help_names_each_group_once():
+    shown = run("make", "--no-print-directory", "-C", ROOT, "help").stdout
+    groups = re.findall(r"^(?=\S)(.+)\n  [a-z]", shown, re.MULTILINE)
+    assert "Python" in groups and len(groups) == len(set(groups)), groups
 
 
 def test_the_readme_is_short_and_in_order():

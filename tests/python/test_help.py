@@ -44,8 +44,19 @@ def test_every_function_of_the_header_is_there(kv):
     """C's own tools for options, reports, packed frames and statuses are inside the functions that use them."""
     exported = {name.removeprefix("kvconn_") for name in (ROOT / "abi" / "kvconn.symbols").read_text().split()}
     inside = {name for name in exported if name.startswith(("options_", "failure_", "send_packed", "send_batch_packed"))}
-    inside |= {"version", "abi_version", "strerror", "status_name", "status_errno"}
     assert set(public(kv, inspect.isfunction)) == exported - inside
+
+
+def test_the_help_says_which_functions_of_the_header_are_not_there(kv):
+    for missing in ("options_", "failure_", "send_packed", "send_packed_to", "send_batch_packed"):
+        assert re.search(rf"\b{missing}\b", kv.__doc__), missing
+
+
+def test_numbers_have_names(kv):
+    assert (kv.version(), kv.abi_version()) == (kv.__version__, kv.ABI_VERSION)
+    assert (kv.status_name(0), kv.status_name(-7)) == ("KVCONN_OK", "KVCONN_CONNECT_FAILED")
+    assert kv.status_errno(-7) and "dial" in kv.strerror(-7).lower()
+    assert {number: kv.STATUSES[number].__name__ for number in (-7, -8)} == {-7: "ConnectFailed", -8: "PeerLost"}
 
 
 def test_every_public_function_and_class_has_a_docstring(kv):

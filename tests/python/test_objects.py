@@ -259,6 +259,79 @@ def test_ids_are_checked(kv):
                 kind(wrong)
 
 
+def test_an_object_is_its_id_and_no_other_number(kv, managed):
+    """take_failure(m) would otherwise wait as many milliseconds as the manager's id says."""
+    node = managed.open_node("n")
+    for call in (
+        lambda: kv.take_failure(managed),
+        lambda: kv.next_event(managed),
+        lambda: kv.disconnect_all(managed),
+        lambda: kv.shutdown(managed),
+        lambda: kv.connect("tcp://127.0.0.1:9", None, managed),
+        lambda: kv.send(kv.Connection(1), [b"x"], managed),
+        lambda: kv.send_to("tcp://127.0.0.1:9", [b"x"], managed),
+        lambda: kv.send_owned(kv.Connection(1), [b"x"], managed),
+        lambda: kv.send_batch([(kv.Connection(1), [b"x"])], managed),
+        lambda: kv.flush(kv.Connection(1), managed),
+        lambda: kv.wait_released(kv.Connection(1), managed),
+        lambda: kv.manager_destroy(managed, managed),
+        lambda: kv.node_connect(node, ["tcp://127.0.0.1:9"], None, managed),
+        lambda: kv.node_track_request(node, managed),
+        lambda: kv.node_untrack_request(node, managed),
+        lambda: kv.dump(managed),
+        lambda: kv.set_log(None, managed),
+        lambda: kv.configure({"send_hwm": managed}),
+        lambda: kv.status_name(managed),
+    ):
+        with pytest.raises(TypeError, match="not Manager"):
+            call()
+
+
+def test_async_with_a_manager_flushes_while_the_loop_goes_on(kv, peer):
+    import asyncio
+
+    async def main():
+        receiver = peer("--rcvhwm", 1, "--rcvbuf", 4096)
+        ticks = 0
+
+        async def tick():
+            nonlocal ticks
+            while True:
+                await asyncio.sleep(0.01)
+                ticks += 1
+
+        with pytest.raises(kv.Timeout):
+            async with kv.Manager({"send_hwm": 5}) as managed:
+                conn = await asyncio.to_thread(managed.connect, receiver.endpoint, timeout=5)
+                receiver.stop()
+                await asyncio.to_thread(fill, kv, conn)
+                ticking, ticks = asyncio.create_task(tick()), 0
+        ticking.cancel()
+        assert ticks > 5  # in the second that the flush took
+        with pytest.raises(kv.Stale):
+            managed.connections()
+        with pytest.raises(ZeroDivisionError):
+            async with kv.Manager() as managed:
+                raise ZeroDivisionError
+        with pytest.raises(kv.Stale):
+            managed.connections()
+
+    asyncio.run(main())
+
+
+def test_async_with_a_connection_flushes_then_closes(kv, managed, peer):
+    import asyncio
+
+    receiver = peer("--keep")
+
+    async def main():
+        async with managed.connect(receiver.endpoint, timeout=5) as conn:
+            conn.send_multipart([b"x"])
+        assert conn.info()["status"] == DISCONNECTED and conn.info()["acknowledged"] == 1
+
+    asyncio.run(main())
+
+
 def test_a_node_connects_all_its_ranks_and_follows_discovery(kv, managed, peer):
     receivers, gone = [peer() for _ in range(3)], peer()
     gone.kill()
