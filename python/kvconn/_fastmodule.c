@@ -86,24 +86,27 @@ static enum read decline(void) {
     return FAILED;
 }
 
-/* An id, a request: an int, or an object that stands for one, as kvconn.Connection does. Its __index__ is any code. */
+/* A number: an int, and nothing else. */
 static enum read read_uint64(PyObject *given, uint64_t *value) {
-    unsigned long long number;
-    if (PyLong_CheckExact(given)) {
-        number = PyLong_AsUnsignedLongLong(given);
-    } else {
-        if (PyLong_Check(given) || !PyIndex_Check(given))
-            return DECLINED; /* a bool is one of the former, and no id */
-        PyObject *index = PyNumber_Index(given);
-        if (index == NULL)
-            return decline();
-        number = PyLong_AsUnsignedLongLong(index);
-        Py_DECREF(index);
-    }
+    if (!PyLong_CheckExact(given))
+        return DECLINED;
+    unsigned long long number = PyLong_AsUnsignedLongLong(given);
     if (number == (unsigned long long)-1 && PyErr_Occurred())
         return decline();
     *value = number;
     return READ;
+}
+
+/* An id: an int, or an object that stands for one, as kvconn.Connection does. Its __index__ is any code. */
+static enum read read_id(PyObject *given, uint64_t *value) {
+    if (PyLong_Check(given) || !PyIndex_Check(given))
+        return read_uint64(given, value); /* a bool is one of the former, and no id */
+    PyObject *index = PyNumber_Index(given);
+    if (index == NULL)
+        return decline();
+    enum read result = read_uint64(index, value);
+    Py_DECREF(index);
+    return result;
 }
 
 /* Whether a call with this timeout may wait. */
@@ -299,7 +302,7 @@ static PyObject *fast_send(PyObject *module, PyObject *const *args, Py_ssize_t n
     uint64_t conn = 0, sequence;
     int waits = 0;
     struct frames frames;
-    enum read read = read_uint64(args[1], &conn);
+    enum read read = read_id(args[1], &conn);
     if (read == READ)
         read = read_waits(args[3], &waits);
     if (read == READ)
@@ -335,7 +338,7 @@ static PyObject *fast_send_to(PyObject *module, PyObject *const *args, Py_ssize_
     int waits = 0;
     struct frames frames;
     kvconn_conn_t conn;
-    enum read read = read_uint64(args[1], &manager);
+    enum read read = read_id(args[1], &manager);
     if (read == READ)
         read = read_text(args[2], &endpoint);
     if (read == READ)
@@ -403,7 +406,7 @@ static PyObject *fast_send_batch(PyObject *module, PyObject *const *args, Py_ssi
             break;
         }
         Py_INCREF(pair);
-        read = read_uint64(PyTuple_GetItem(pair, 0), &items[done].conn);
+        read = read_id(PyTuple_GetItem(pair, 0), &items[done].conn);
         if (read == READ)
             read = read_frames(state, PyTuple_GetItem(pair, 1), &frames[done], 1);
         Py_DECREF(pair);
@@ -439,7 +442,7 @@ static PyObject *fast_track(PyObject *module, PyObject *const *args, Py_ssize_t 
     if (state == NULL || !is_called_well(args, nargs, 3))
         return NULL;
     uint64_t node = 0, request = 0;
-    enum read read = read_uint64(args[1], &node);
+    enum read read = read_id(args[1], &node);
     if (read == READ)
         read = read_uint64(args[2], &request);
     if (read != READ)
@@ -457,7 +460,7 @@ static PyObject *fast_untrack(PyObject *module, PyObject *const *args, Py_ssize_
     if (state == NULL || !is_called_well(args, nargs, 3))
         return NULL;
     uint64_t node = 0, request = 0;
-    enum read read = read_uint64(args[1], &node);
+    enum read read = read_id(args[1], &node);
     if (read == READ)
         read = read_uint64(args[2], &request);
     if (read != READ)
@@ -476,7 +479,7 @@ static PyObject *fast_next_event(PyObject *module, PyObject *const *args, Py_ssi
     if (state == NULL || !is_called_well(args, nargs, 2))
         return NULL;
     uint64_t manager = 0;
-    enum read read = read_uint64(args[1], &manager);
+    enum read read = read_id(args[1], &manager);
     if (read != READ)
         return declined(read);
     kvconn_error_t error;
