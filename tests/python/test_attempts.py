@@ -142,7 +142,8 @@ def test_the_extension_takes_an_object_for_its_id(kv, manager, peer, ways):
     for sequence, given in enumerate((conn, kv.Connection(conn), Number(conn)), 1):
         assert _attempts.send([None], given, [b"a"], 0) == sequence
     assert _attempts.send_batch([None], [(kv.Connection(conn), [b"a"])], 0) == ([(0, 4)], None)
-    assert _attempts.track([None], kv.Node(node), Number(7)) is None  # a request is left to the Python code, which refuses an id
+    # Another object as a request is left to the Python code, which refuses ids.
+    assert _attempts.track([None], kv.Node(node), Number(7)) is None
     assert _attempts.track([None], kv.Node(node), 7) is True
     assert _attempts.untrack([None], Number(node), 7) == 1
     for wrong in (True, Number(-1), Number(2**64), Number("text"), Number(None)):
