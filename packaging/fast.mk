@@ -9,9 +9,9 @@ fast: venv $(FAST) ## the Python package's C extension, in place; says why where
 $(FAST): python/kvconn/_fastmodule.c include/kvconn.h scripts/build-fast.sh | venv
 	scripts/build-fast.sh $(VENV)/bin/python $(firstword $(CC))
 
-$(TARGET)/bench/sink: benches/python/sink.c
+$(TARGET)/bench/python-sink: benches/python/sink.c
 	@mkdir -p $(@D)
 	$(CC) -std=c11 -Wall -Wextra -Wpedantic -Werror $(CFLAGS) $< -o $@
 
-bench-python: lib fast $(TARGET)/bench/sink ## sends from Python: extension and ctypes against pyzmq, with a C peer
-	$(VENV)/bin/python benches/python/bench.py $(TARGET)/bench/sink $(TARGET)/bench/python.json
+bench-python: lib fast $(TARGET)/bench/python-sink ## sends from Python: extension and ctypes against pyzmq, with a C peer
+	$(VENV)/bin/python benches/python/bench.py $(TARGET)/bench/python-sink $(TARGET)/bench/python.json
