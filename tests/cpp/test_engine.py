@@ -57,7 +57,10 @@ class Engine:
         return re.findall(pattern, self.out.read_text(), re.MULTILINE)
 
     def wait_for(self, pattern, count=1):
-        wait_until_true(f"the engine says {pattern}", lambda: len(self.lines(pattern)) >= count or self.ended(), SECONDS)
+        try:
+            wait_until_true(f"the engine says {pattern}", lambda: len(self.lines(pattern)) >= count or self.ended(), SECONDS)
+        except pytest.fail.Exception as failure:
+            pytest.fail(f"{failure}; it said:\n{self.out.read_text()}")
         assert len(self.lines(pattern)) >= count, self.out.read_text()
 
     def ended(self):
