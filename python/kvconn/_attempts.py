@@ -272,14 +272,19 @@ def _send_batch(cell: list[Any], items: Any, timeout_ms: Any) -> Any:
     return None  # through ctypes, the arrays of structs cost more than giving up the GIL
 
 
-def _track(cell: list[Any], node: Any, request: Any) -> Any:
+def _request_slot(cell: list[Any], node: Any, request: Any, read: Callable[[_Slot], Any]) -> _Slot | None:
     if not _is_uint64(node) or not _is_uint64(request):
         return None
     slot = _a_slot()
     slot.id.value, slot.number.value = node, request
-    slot.error.status, slot.read = UNFINISHED, _nothing
+    slot.error.status, slot.read = UNFINISHED, read
     cell[0] = slot
-    if _track_request(slot.id, slot.number, slot.outs[4]) != 0:
+    return slot
+
+
+def _track(cell: list[Any], node: Any, request: Any) -> Any:
+    slot = _request_slot(cell, node, request, _nothing)
+    if slot is None or _track_request(slot.id, slot.number, slot.outs[4]) != 0:
         return None
     cell[0] = True
     _spare.append(slot)
@@ -287,13 +292,8 @@ def _track(cell: list[Any], node: Any, request: Any) -> Any:
 
 
 def _untrack(cell: list[Any], node: Any, request: Any) -> Any:
-    if not _is_uint64(node) or not _is_uint64(request):
-        return None
-    slot = _a_slot()
-    slot.id.value, slot.number.value = node, request
-    slot.error.status, slot.read = UNFINISHED, _was_tracked
-    cell[0] = slot
-    if _untrack_request(slot.id, slot.number, slot.outs[2], slot.outs[4]) != 0:
+    slot = _request_slot(cell, node, request, _was_tracked)
+    if slot is None or _untrack_request(slot.id, slot.number, slot.outs[2], slot.outs[4]) != 0:
         return None
     cell[0] = tracked = _was_tracked(slot)
     _spare.append(slot)

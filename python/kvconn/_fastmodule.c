@@ -436,15 +436,18 @@ static PyObject *fast_send_batch(PyObject *module, PyObject *const *args, Py_ssi
     return read == READ ? result : declined(read);
 }
 
+static enum read read_node_and_request(PyObject *const *args, uint64_t *node, uint64_t *request) {
+    enum read read = read_id(args[1], node);
+    return read == READ ? read_uint64(args[2], request) : read;
+}
+
 /* track(cell, node, request) -> True */
 static PyObject *fast_track(PyObject *module, PyObject *const *args, Py_ssize_t nargs) {
     struct state *state = state_of(module);
     if (state == NULL || !is_called_well(args, nargs, 3))
         return NULL;
     uint64_t node = 0, request = 0;
-    enum read read = read_id(args[1], &node);
-    if (read == READ)
-        read = read_uint64(args[2], &request);
+    enum read read = read_node_and_request(args, &node, &request);
     if (read != READ)
         return declined(read);
     kvconn_error_t error;
@@ -460,9 +463,7 @@ static PyObject *fast_untrack(PyObject *module, PyObject *const *args, Py_ssize_
     if (state == NULL || !is_called_well(args, nargs, 3))
         return NULL;
     uint64_t node = 0, request = 0;
-    enum read read = read_id(args[1], &node);
-    if (read == READ)
-        read = read_uint64(args[2], &request);
+    enum read read = read_node_and_request(args, &node, &request);
     if (read != READ)
         return declined(read);
     kvconn_error_t error;

@@ -162,26 +162,8 @@ ERRNO: dict[int, int] = {
     -18: _errno.ENOTSOCK,
 }
 
-_KINDS: dict[int, type[Error]] = {
-    -1: Invalid,
-    -2: Stale,
-    -3: NotFound,
-    -4: Timeout,
-    -5: Stalled,
-    -6: Backoff,
-    -7: ConnectFailed,
-    -8: PeerLost,
-    -9: Disconnected,
-    -10: NodeFailed,
-    -11: Conflict,
-    -12: Limit,
-    -13: Shutdown,
-    -14: Internal,
-    -15: Unsupported,
-    -16: Partial,
-    -17: WouldDeadlock,
-    -18: Evicted,
-}
+# The exceptions above have the names of kvconn's.
+_KINDS: dict[int, type[Error]] = {status: globals()[kind.__name__] for status, kind in kvconn.STATUSES.items()}
 
 
 def zmq_error(error: kvconn.Error) -> Error:
