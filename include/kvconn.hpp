@@ -942,7 +942,7 @@ class owned_message {
 public:
     template <class Release>
     owned_message(const kept_frames &message, Release release)
-        : frames_(message.data(), message.data() + message.size()), release_(new held<Release>(std::move(release))) {
+        : frames_(message.data(), message.data() + message.size()), release_(new kept_release<Release>(std::move(release))) {
         static_assert(std::is_nothrow_invocable_v<Release &, conn_t, std::uint64_t, outcome>,
                       "release must be callable with (conn_t, std::uint64_t, outcome), and noexcept");
     }
@@ -971,8 +971,8 @@ private:
         std::atomic<bool> hand_over{false};
     };
     template <class Release>
-    struct held final : releaser {
-        explicit held(Release &&r) : release(std::move(r)) {}
+    struct kept_release final : releaser {
+        explicit kept_release(Release &&r) : release(std::move(r)) {}
         void call(conn_t conn, std::uint64_t sequence, outcome o) noexcept override { release(conn, sequence, o); }
         Release release;
     };
@@ -1293,8 +1293,8 @@ struct logger {
     std::atomic<bool> hand_over{false}; // as in owned_message
 };
 template <class Log>
-struct held_logger final : logger {
-    explicit held_logger(Log &&l) : log(std::move(l)) {}
+struct kept_logger final : logger {
+    explicit kept_logger(Log &&l) : log(std::move(l)) {}
     void call(log_level level, const char *line) noexcept override { log(level, line); }
     Log log;
 };
@@ -1314,15 +1314,15 @@ template <class Log>
 [[nodiscard]] result<void> try_set_log(Log log, log_level level) {
     static_assert(std::is_nothrow_invocable_v<Log &, log_level, const char *>,
                   "log must be callable with (log_level, const char *), and noexcept");
-    detail::logger *held = new detail::held_logger<Log>(std::move(log));
-    held->older = detail::loggers.load();
-    while (!detail::loggers.compare_exchange_weak(held->older, held)) {
+    detail::logger *logger = new detail::kept_logger<Log>(std::move(log));
+    logger->older = detail::loggers.load();
+    while (!detail::loggers.compare_exchange_weak(logger->older, logger)) {
     }
-    held->hand_over.store(true, std::memory_order_release);
+    logger->hand_over.store(true, std::memory_order_release);
     detail::call c;
-    return c.done(kvconn_set_log(detail::log_line, held, static_cast<kvconn_log_level_t>(level), c));
+    return c.done(kvconn_set_log(detail::log_line, logger, static_cast<kvconn_log_level_t>(level), c));
 }
-/// Silence.
+/// No log.
 [[nodiscard]] inline result<void> try_set_log(std::nullptr_t) noexcept {
     detail::call c;
     return c.done(kvconn_set_log(nullptr, nullptr, KVCONN_LOG_OFF, c));

@@ -35,6 +35,17 @@ def make_zmq_socket(ctx, path, socket_type, bind=None, identity=None, linger=Non
     return socket
 
 
+def send_until_accepted(socket, message):
+    """For a rank that is just back: its address may still be in backoff."""
+    deadline = time.monotonic() + 10
+    while True:
+        try:
+            return socket.send(message)
+        except zmq.ZMQError:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
 def test_a_push_socket_is_used_like_pyzmqs(kv, sockets, peer, manager):
     receiver = peer("--keep")
     with sockets.PushSocket(receiver.endpoint, manager=manager) as socket:
@@ -85,14 +96,7 @@ def test_a_bound_socket_stays_with_its_life(kv, sockets, peer, manager):
     first.expect(1)
     first.kill()
     second = peer("--keep", bind=f"tcp://127.0.0.1:{first.port}")
-    deadline = time.monotonic() + 10
-    while True:
-        try:
-            loose.send(b"status")
-            break
-        except zmq.ZMQError:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+    send_until_accepted(loose, b"status")
     with pytest.raises(zmq.ZMQError):
         bound.send(b"metadata")
     second.expect(1)
@@ -145,14 +149,7 @@ def test_the_sketch_for_lmcache(kv, sockets, sketches, peer):
         controller.expect(8)
         controller.kill()
         again = peer("--keep", bind=f"tcp://127.0.0.1:{controller.port}")
-        deadline = time.monotonic() + 10
-        while True:
-            try:
-                socket.send(b"after")
-                break
-            except zmq.ZMQError:
-                assert time.monotonic() < deadline
-                time.sleep(0.01)
+        send_until_accepted(socket, b"after")
         again.expect(1)
         assert again.messages() == [[b"after"]]
         with get(context, "127.0.0.1:*", "tcp", zmq.PULL, "bind") as pull:

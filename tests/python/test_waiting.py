@@ -29,6 +29,10 @@ def ended(thread, results):
 # ---- for -------------------------------------------------------------------------------------------------------------
 
 
+async def collected(events):
+    return [event async for event in events]
+
+
 def test_events_come_in_order_and_the_loop_waits_for_the_next(kv, manager, peer):
     events = kv.Events(manager, timeout=LONG)
     waiting = in_thread(lambda: next(events))
@@ -177,11 +181,7 @@ def test_the_event_loop_is_free_while_it_waits(kv, manager):
                 assert count < 10_000
                 if waiting.done():
                     return count
-
-        async def wait():
-            return [event async for event in events]
-
-        waiting = asyncio.ensure_future(wait())
+        waiting = asyncio.ensure_future(collected(events))
         return await ticks(), await waiting
 
     count, events = run(main())
@@ -242,11 +242,7 @@ def test_an_asynchronous_loop_that_waits_for_ever_is_ended_by(kv, how):
 
     async def main():
         events = kv.Events(number)
-
-        async def wait():
-            return [event async for event in events]
-
-        waiting = asyncio.ensure_future(wait())
+        waiting = asyncio.ensure_future(collected(events))
         await asyncio.sleep(0.1)
         events.close() if how == "close" else kv.manager_destroy(number)
         begun = time.monotonic()
@@ -263,11 +259,7 @@ def test_close_is_heard_within_200_ms_also_by_an_asynchronous_loop(kv, manager):
 
     async def one():
         events = kv.Events(manager)
-
-        async def wait():
-            return [event async for event in events]
-
-        waiting = asyncio.ensure_future(wait())
+        waiting = asyncio.ensure_future(collected(events))
         await asyncio.sleep(0.01)
         begun = time.monotonic()
         events.close()

@@ -1,8 +1,10 @@
 //! What a release function may do, and which calls wait for it.
 
-use std::sync::mpsc::channel;
+use std::sync::Arc;
+use std::sync::mpsc::{Sender, channel};
 use std::time::Duration;
 
+use kvconn::connection::Connection;
 use kvconn::delivery::Outcome;
 use kvconn::delivery::Release;
 use kvconn::error::Status;
@@ -71,6 +73,21 @@ fn calls_that_end_everything_wait_for_the_buffers() {
     }
 }
 
+/// Sends a buffer whose release, which has begun when this returns, waits until the result is used or dropped.
+fn send_with_a_release_that_waits(conn: &Arc<Connection>) -> Sender<()> {
+    let (begun, has_begun) = channel();
+    let (proceed, may_proceed) = channel::<()>();
+    let buffer: &'static [u8] = vec![7; 10_000].leak();
+    let release: Release = Box::new(move |_, _, _| {
+        begun.send(()).ok();
+        may_proceed.recv().ok();
+    });
+    // SAFETY: the buffer is never freed.
+    unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
+    has_begun.recv_timeout(LONG).expect("a release");
+    proceed
+}
+
 /// A shutdown that says OK leaves no buffer behind, also none of a connection that ended before it.
 #[test]
 fn a_shutdown_waits_for_the_buffers_of_connections_that_ended_before() {
@@ -79,16 +96,7 @@ fn a_shutdown_waits_for_the_buffers_of_connections_that_ended_before() {
     }
     let (engine, peer) = (Engine::new(), Peer::any());
     let conn = engine.ready(peer.endpoint());
-    let (begun, has_begun) = channel();
-    let (proceed, may_proceed) = channel::<()>();
-    let buffer = vec![7; 10_000];
-    let release: Release = Box::new(move |_, _, _| {
-        begun.send(()).ok();
-        may_proceed.recv().ok();
-    });
-    // SAFETY: the buffer is there until the end of the process.
-    unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
-    has_begun.recv_timeout(LONG).expect("a release");
+    let proceed = send_with_a_release_that_waits(&conn);
     conn.disconnect().unwrap();
     wait_ended(&conn, LONG);
     refused(Process::current().unwrap().shutdown(after(ms(100))), Status::Timeout);
@@ -100,16 +108,7 @@ fn a_shutdown_waits_for_the_buffers_of_connections_that_ended_before() {
 fn a_release_that_takes_long_delays_no_other_call() {
     let (engine, peer, other) = (Engine::new(), Peer::any(), Peer::any());
     let (conn, beside) = (engine.ready(peer.endpoint()), engine.ready(other.endpoint()));
-    let (begun, has_begun) = channel();
-    let (proceed, may_proceed) = channel::<()>();
-    let buffer = vec![7; 10_000];
-    let release: Release = Box::new(move |_, _, _| {
-        begun.send(()).ok();
-        may_proceed.recv().ok();
-    });
-    // SAFETY: the buffer is there until the last wait.
-    unsafe { conn.send_owned(&[&raw const buffer[..]], Some(release), after(LONG)) }.unwrap();
-    has_begun.recv_timeout(LONG).expect("a release");
+    let proceed = send_with_a_release_that_waits(&conn);
     within(ms(1000), "calls beside it", || {
         for conn in [&conn, &beside] {
             for _ in 0..100 {
