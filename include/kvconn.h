@@ -1290,7 +1290,7 @@ kvconn_status_t kvconn_dump(int fd, kvconn_error_t *error);
  * The function is called on the thread "kvconn-log", one line at a time, with no lock held. It may call kvconn. While
  * it is slow, lines are dropped and counted. It is not called in a forked child. It must return: after a C++ exception
  * out of it, or pthread_exit, no line comes any more. A longjmp out of it is undefined.
- * @param function  the function; NULL for silence.
+ * @param function  the function; NULL for no log.
  * @param user_data a pointer for the function. It must stay valid until another kvconn_set_log has returned KVCONN_OK.
  * @param level     the least important level that the function gets.
  * @retval KVCONN_OK      the function gets every line from now on. The old function has got its last line and is not

@@ -4,28 +4,27 @@
 //! It owns every monitor. libzmq's threads report events to one inbox, which wakes it. The watcher runs none of the
 //! caller's code. It waits only in its epoll, and holds the locks that it takes only for moments.
 
+mod dials;
+
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap, VecDeque};
-use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::pacing::Pacing;
-use super::resolve::{ResolveError, Resolver};
+use super::resolve::Resolver;
 use crate::budget::descriptors::DescriptorBudget;
-use crate::connection::dial::{Dial, DialFailure, Verdict, Way};
+use crate::connection::dial::{Dial, Verdict, Way};
 use crate::connection::owner::SocketWatcher;
 use crate::connection::registry::Registry;
-use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected, open_attempt};
+use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected};
 use crate::connection::{Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::{AttemptId, ConnId};
 use crate::libzmq::{Context, Inbox};
 use crate::log::{self, Level};
-use crate::net::endpoint::Target;
-use crate::net::route::Route;
 use crate::options::Key;
 use crate::sys::descriptor;
 use crate::sys::epoll::Epoll;
@@ -305,111 +304,6 @@ impl Watch {
         self.attempts.insert(attempt, DialAttempt { monitor, conn, dial, tcp: None, closing: false });
     }
 
-    /// Watches and dials a new connection.
-    fn begin(&mut self, attempt: AttemptId, monitor: Monitor, conn: Arc<Connection>) {
-        let now = Instant::now();
-        let values = conn.values();
-        let mut dial = Dial::new(now, values, conn.addresses().clone());
-        let route = Route::new(values.source_address(), values.interface().cloned());
-        match conn.endpoint().target() {
-            Target::Address(address) => dial.addresses([route.to(*address).map_err(DialFailure::from)]),
-            Target::Ipc { path } => dial.addresses([Ok(c_text(format!("ipc://{path}")))]),
-            Target::Name { .. } => {} // the look-up brings them
-        }
-        let due = dial.due();
-        self.insert(attempt, monitor, Some(conn.clone()), Some(dial));
-        match conn.endpoint().target() {
-            Target::Name { host, port } => {
-                self.timers.push(Reverse((due, Timer::Dial(attempt))));
-                self.look_up(attempt, host, *port, route, due);
-            }
-            _ => self.dial_next(attempt),
-        }
-    }
-
-    fn look_up(&mut self, attempt: AttemptId, host: &str, port: u16, route: Route, until: Instant) {
-        let (commands, wake) = (self.commands.clone(), self.wake.clone());
-        let done = move |found: std::result::Result<Vec<_>, ResolveError>| {
-            let found = match found {
-                Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
-                Err(e) => Err((e.os_errno, e.to_string())),
-            };
-            queue(&commands, &wake, Command::Resolved { attempt, found });
-        };
-        if let Err(e) = self.resolver.resolve(host, port, until, Box::new(done)) {
-            let text = format!("no thread to look the name up: {e}");
-            self.resolved(attempt, Err((e.raw_os_error().unwrap_or(0), text)));
-        }
-    }
-
-    fn resolved(&mut self, attempt: AttemptId, found: ResolvedRoutes) {
-        let Some(dial) = self.attempts.get_mut(&attempt).and_then(|attempt| attempt.dial.as_mut()) else { return };
-        match found {
-            Ok(addresses) => {
-                dial.addresses(addresses);
-                self.dial_next(attempt);
-            }
-            Err((os_errno, text)) => {
-                let verdict = dial.failed(Instant::now(), os_errno, &text);
-                self.follow(attempt, verdict);
-            }
-        }
-    }
-
-    /// Dials the next address on this dial attempt's new socket, when it is its turn.
-    fn dial_next(&mut self, id: AttemptId) {
-        let Some(DialAttempt { conn: Some(conn), .. }) = self.attempts.get(&id) else { return };
-        let hurried = conn.lock().is_hurried();
-        self.pacing.queue(id, hurried, Instant::now());
-    }
-
-    /// It is this dial attempt's turn. It has waited since then.
-    fn dial(&mut self, id: AttemptId, since: Instant) {
-        let now = Instant::now();
-        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&id) else { return };
-        dial.waited(now.saturating_duration_since(since));
-        let Some(address) = dial.next_address(now) else {
-            let verdict = dial.failed(now, libc::EADDRNOTAVAIL, "the name has no address");
-            return self.follow(id, verdict);
-        };
-        let inner = conn.lock();
-        if !inner.has_attempt(id) {
-            return; // it has ended, and the command to close is queued
-        }
-        let dialled = inner.socket().map_or(Ok(()), |push| push.dial(&address));
-        drop(inner);
-        log::log(Level::Debug, || format!("connection {} dials {}", conn.id(), address.to_string_lossy()));
-        match dialled {
-            Ok(()) => {
-                self.timers.push(Reverse((dial.due(), Timer::Dial(id))));
-                self.pacing.dialled(id);
-            }
-            Err(e) => {
-                let text = format!("libzmq does not dial {}: {e}", address.to_string_lossy());
-                let verdict = dial.failed(now, e.raw_os_error().unwrap_or(0), &text);
-                self.follow(id, verdict);
-            }
-        }
-    }
-
-    fn dial_due(&mut self, attempt: AttemptId, now: Instant) {
-        if self.pacing.is_queued(attempt) {
-            return; // its time begins with its turn
-        }
-        let Some(DialAttempt { conn: Some(conn), dial: Some(dial), .. }) = self.attempts.get_mut(&attempt) else {
-            return;
-        };
-        let verdict = dial.on_time(now, || match conn.endpoint().target() {
-            Target::Name { host, .. } => self.resolver.waits_behind(host),
-            _ => None,
-        });
-        if verdict == Verdict::Wait {
-            // The dial has entered another phase since the timer was set.
-            self.timers.push(Reverse((dial.due(), Timer::Dial(attempt))));
-        }
-        self.follow(attempt, verdict);
-    }
-
     /// Reads a monitor to its end, then handles its events.
     fn handle_events(&mut self, id: AttemptId) {
         let mut events = VecDeque::new();
@@ -532,45 +426,6 @@ impl Watch {
         }
     }
 
-    /// Acts on the verdict of a dial.
-    fn follow(&mut self, id: AttemptId, verdict: Verdict) {
-        let Some(DialAttempt { conn: Some(conn), dial, .. }) = self.attempts.get_mut(&id) else { return };
-        let conn = conn.clone();
-        match verdict {
-            Verdict::Wait => {}
-            Verdict::Failed(failure) => {
-                *dial = None;
-                let end = End::new(Transition::DialFailed, failure.message).errno(failure.os_errno);
-                conn.owner().end(&conn, end);
-            }
-            Verdict::TryNext => {
-                if let Some(dial) = dial.take() {
-                    self.dial_on_new_socket(&conn, dial);
-                }
-            }
-        }
-    }
-
-    /// Goes on to the next address, with a new socket: a libzmq socket is dialled only once.
-    fn dial_on_new_socket(&mut self, conn: &Arc<Connection>, dial: Dial) {
-        let made = open_attempt((&self.context, &self.inbox), &self.descriptors, conn.values());
-        let (id, push, monitor) = match made {
-            Ok(attempt) => attempt,
-            Err(e) => {
-                let end = End::new(Transition::DialFailed, e.message).errno(e.os_errno);
-                conn.owner().end(conn, end);
-                return;
-            }
-        };
-        conn.attempt_opened();
-        self.insert(id, monitor, Some(conn.clone()), Some(dial));
-        match conn.lock().replace_attempt(id, push) {
-            Ok((old, push)) => self.close(old, push),
-            Err(push) => return self.close(id, push), // it has ended
-        }
-        self.dial_next(id);
-    }
-
     fn close(&mut self, id: AttemptId, push: PushSocket) {
         self.pacing.over(id);
         if let Some(attempt) = self.attempts.get_mut(&id) {
@@ -594,9 +449,4 @@ fn peer_gone(errno: i32) -> End {
             End::new(Transition::PeerGone, text).errno(errno)
         }
     }
-}
-
-/// Converts to a C text. The texts come from parsed endpoints and contain no NUL.
-fn c_text(text: String) -> CString {
-    CString::new(text).unwrap_or_default()
 }
