@@ -1,11 +1,18 @@
 """What the tests that drive kvconn share: a manager of their own, a full connection, senders that block."""
 
 import contextlib
+import os
+import pathlib
 import signal
+import socket
+import subprocess
 import threading
 import time
 
 import pytest
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+SECONDS = 120  # for a whole program on a loaded machine
 
 
 @pytest.fixture
@@ -22,6 +29,20 @@ def manager(kv):
     m = kv.manager_create()
     yield m
     kv.manager_destroy(m)
+
+
+def run(*arguments, **environment):
+    """A whole program, with what it printed."""
+    environment = {**os.environ, **environment}
+    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=SECONDS)
+
+
+@pytest.fixture
+def nobody():
+    """An endpoint where nobody listens, kept from everybody else."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
 
 
 def canonical(peer):

@@ -1,18 +1,15 @@
-"""The example programs do what they say, the demo's proof can fail, and the documents show the very files."""
+"""The example programs do what they say, and the demo's proof can fail."""
 
 import importlib.util
 import os
 import pathlib
 import re
-import socket
 import subprocess
 import sys
 import types
 
 import pytest
-
-ROOT = pathlib.Path(__file__).resolve().parents[2]
-SECONDS = 120  # for a whole program on a loaded machine
+from sharing import ROOT, SECONDS, canonical, nobody, run  # noqa: F401: fixtures are found by name
 
 
 @pytest.fixture
@@ -29,24 +26,6 @@ def example(lib):
     return path
 
 
-def run(*arguments, **environment):
-    environment = {**os.environ, **environment}
-    return subprocess.run(arguments, env=environment, capture_output=True, text=True, timeout=SECONDS)
-
-
-def address(peer):
-    """127.0.0.1 and the port: a dual-stack listener calls itself [::ffff:127.0.0.1]."""
-    return f"tcp://127.0.0.1:{peer.port}"
-
-
-@pytest.fixture
-def nobody():
-    """An endpoint where nobody listens, kept from everybody else."""
-    with socket.socket() as bound:
-        bound.bind(("127.0.0.1", 0))
-        yield f"tcp://127.0.0.1:{bound.getsockname()[1]}"
-
-
 # ---- Quickstarts -----------------------------------------------------------------------------------------------------
 
 
@@ -57,7 +36,7 @@ def python_example(name, *arguments):
 @pytest.mark.parametrize("program", ["quickstart", "quickstart.py", "node.py"])
 def test_the_quickstart_sends_one_message(example, peer, program):
     receiver = peer("--keep")
-    endpoint = address(receiver)
+    endpoint = canonical(receiver)
     result = python_example(program, endpoint) if program.endswith(".py") else run(example(program), endpoint)
     assert (result.returncode, result.stderr) == (0, "")
     assert re.fullmatch(rf"connection \d+ accepted message 1 for {endpoint}\n", result.stdout)
@@ -67,7 +46,7 @@ def test_the_quickstart_sends_one_message(example, peer, program):
 
 def test_the_objects_example_reports_its_events(lib, peer, nobody):
     receiver = peer("--keep")
-    endpoint = address(receiver)
+    endpoint = canonical(receiver)
     result = python_example("objects.py", endpoint)
     assert (result.returncode, result.stderr) == (0, "")
     # The events come in between; that of the end may be seen before the manager is destroyed.
@@ -112,7 +91,7 @@ def test_the_objects_example_reports_a_node_that_its_rank_has_taken_away(lib, pe
     monkeypatch.setattr(kvconn.Manager, "open_node", open_and_note)
     monkeypatch.setattr(kvconn.Connection, "send_multipart", send_late)
     with pytest.raises(SystemExit) as ended:
-        asyncio.run(program.main(address(receiver)))
+        asyncio.run(program.main(canonical(receiver)))
     assert str(ended.value).startswith("prefill-0 failed with requests [17]: "), ended.value
 
 
@@ -146,18 +125,18 @@ def test_the_python_node_reports_the_failed_request(lib, nobody):
 
 def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, nobody):
     first, last = peer(), peer()
-    arguments = [example("event_loop"), address(first), nobody, address(last)]
+    arguments = [example("event_loop"), canonical(first), nobody, canonical(last)]
     loop = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
         begun = sorted(loop.stdout.readline() for _ in range(3))
         assert begun[0].startswith(f"CONNECT_FAILED {nobody} after 0 messages: Connection refused")
-        assert begun[1:] == sorted(f"READY {address(p)}\n" for p in (first, last))
+        assert begun[1:] == sorted(f"READY {canonical(p)}\n" for p in (first, last))
         first.expect(2)
         first.kill()
-        assert re.match(rf"PEER_LOST {address(first)} after \d+ messages: ", loop.stdout.readline())
+        assert re.match(rf"PEER_LOST {canonical(first)} after \d+ messages: ", loop.stdout.readline())
         last.expect(last.report()["messages"] + 3)  # heartbeats go on
         last.kill()
-        assert loop.stdout.readline().startswith(f"PEER_LOST {address(last)} after ")
+        assert loop.stdout.readline().startswith(f"PEER_LOST {canonical(last)} after ")
         assert loop.wait(SECONDS) == 0
     finally:
         loop.kill()
@@ -170,7 +149,7 @@ def test_the_event_loop_serves_the_living_until_the_last_is_lost(example, peer, 
 
 def test_an_embedding_of_100_mb_is_flushed_and_released(example, peer):
     receiver = peer()
-    result = run(example("embedding"), address(receiver))
+    result = run(example("embedding"), canonical(receiver))
     assert (result.returncode, result.stderr) == (0, "")
     steps = [line.split(maxsplit=2) for line in result.stdout.splitlines()]
     assert sorted(step for _, step, _ in steps) == ["ACCEPTED", "FLUSHED", "RELEASED"]
@@ -342,207 +321,3 @@ def test_the_proof_fails_for_an_engine_that_tells_of(capsys, what):
     finding, reports = WRONG_REPORTS[what]
     holds, lines = judge(capsys, reports=reports)
     assert not holds and broken(lines, finding), lines
-
-
-# ---- The documents ----------------------------------------------------------------------------------------------------
-
-
-def text(path):
-    return (ROOT / path).read_text(encoding="utf-8")
-
-
-def code_blocks(document, language):
-    return re.findall(rf"^```{language}\n(.*?)^```$", text(document), re.MULTILINE | re.DOTALL)
-
-
-@pytest.mark.parametrize("file", ["examples_c/quickstart.c", "examples_python/quickstart.py"])
-def test_the_readme_shows_the_file_itself(file):
-    language = {".c": "c", ".py": "python"}[pathlib.Path(file).suffix]
-    assert text(file) in code_blocks("README.md", language), f"README.md does not show {file} as it is"
-
-
-RANKS_IN_C = {
-    "kvconn_send_batch": "const kvconn_conn_t *conns, kvconn_frame_t pages, const kvconn_frame_t *slices",
-    "kvconn_node_connect": "kvconn_node_t node, const char *const *endpoints",
-    "kvconn_take_failure": "kvconn_manager_t m, void (*send_again)(uint64_t request)",
-}
-
-
-@pytest.mark.parametrize("function", RANKS_IN_C)
-def test_the_guide_speaks_to_many_ranks_in_c(tmp_path, function):
-    (block,) = [block for block in code_blocks("docs/guide.md", "c") if function in block]
-    program = tmp_path / "ranks.c"
-    head = "#include <kvconn.h>\n#include <stdio.h>\n#define RANKS 8\n"
-    head += f"void f({RANKS_IN_C[function]}) {{\n"
-    program.write_text(f"{head}kvconn_error_t error = KVCONN_ERROR_INIT;\n{block}}}\n")
-    strict = ["-std=c11", "-Wall", "-Wextra", "-Wpedantic", "-Werror", f"-I{ROOT / 'include'}", "-fsyntax-only"]
-    result = run("cc", *strict, program)
-    assert result.returncode == 0, result.stderr
-
-
-def test_the_guide_sends_to_many_ranks_in_python(lib, peer):
-    import kvconn
-
-    (block,) = [block for block in code_blocks("docs/guide.md", "python") if "send_batch" in block]
-    receivers = [peer("--keep"), peer("--keep")]
-    conns = [kvconn.connect(receiver.endpoint, wait_ms=5000) for receiver in receivers]
-    names = {"kvconn": kvconn, "conns": conns, "pages": b"for all", "slices": [b"one", b"two"]}
-    exec(block, names)
-    assert names["partial"] is None and [sent.status for sent in names["sent"]] == [0, 0]
-    for receiver, part in zip(receivers, names["slices"]):
-        receiver.expect(1)
-        assert receiver.messages() == [[b"for all", part]]
-    kvconn.disconnect(conns[1])
-    exec(block, names)
-    assert names["failed"] == conns[1:]
-
-
-def test_the_guide_follows_a_node_in_python(lib, peer, nobody, capsys):
-    import kvconn
-
-    (block,) = [block for block in code_blocks("docs/guide.md", "python") if "node_open" in block]
-    receiver = peer()
-    other, _ = kvconn.node_open("other")
-    kvconn.node_track_request(other, 5)
-    assert kvconn._lib.kvconn_handle_failure(other, b"gone", None, None) == 0
-    names = {"kvconn": kvconn, "endpoints": [address(receiver), nobody]}
-    exec(block, names)
-    assert [rank.status for rank in names["ranks"]] == [0, -7] and names["conns"] == [kvconn.find(address(receiver))]
-    assert kvconn.node_info(names["node"])["endpoints"] == kvconn.node_info(names["node"])["requests"] == 1
-    said = capsys.readouterr().out.splitlines()
-    assert said[0] == names["partial"].message and said[1:] == ["other: gone; to send again: [5]"]
-    kvconn.handle_failure(names["node"])
-
-
-def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
-    import asyncio
-
-    import kvconn
-
-    receiver = peer("--keep")
-    names = {"kvconn": kvconn, "asyncio": asyncio, "endpoint": receiver.endpoint}
-    functions, objects, failures, asynchronous, errors = code_blocks("docs/python.md", "python")
-    exec(functions, names)
-    exec(objects, names)
-    receiver.expect(2)
-    names["manager"] = manager = kvconn.Manager({"max_failures": 1})
-    for name in ("first", "second"):
-        manager.open_node(name).track(len(name))
-        lost = kvconn._lib.kvconn_handle_failure(kvconn.node_find(name, manager), None, None, None)
-        assert lost == 0
-        if name == "first":
-            exec(failures, names)
-            exec(asynchronous, names)
-    asyncio.run(names["main"](manager))
-    with pytest.raises(kvconn.Stale):
-        manager.connections()
-    names["stale_conn"] = kvconn.Manager.default().connect(receiver.endpoint, timeout=5)
-    names["stale_conn"].disconnect()
-    exec(errors, names)
-    assert capsys.readouterr().out == "first [5]\nsecond [6]\nTrue KVCONN_DISCONNECTED\n"
-    receiver.expect(3)
-
-
-# What the text around the programs speaks of.
-PAGE_NAMES = {
-    "endpoint": '"tcp://10.0.0.7:5557"',
-    "endpoints": '["tcp://10.0.0.7:5557"]',
-    "manager": "kvconn.Manager()",
-    "conn": "kvconn.Connection(1)",
-    "stale_conn": "kvconn.Connection(1)",
-    "conns": "[1]",
-    "pages": 'b""',
-    "slices": '[b""]',
-    "array": "bytearray(1)",
-}
-
-
-@pytest.mark.parametrize("document", ["docs/python.md", "docs/guide.md", "python/README.md"])
-def test_mypy_accepts_the_code_of_the_documents(tmp_path, document):
-    """What a reader copies is right for a type checker, given the names that the text speaks of."""
-    pytest.importorskip("mypy", reason="mypy is not installed (make python-tools)")
-    programs = []
-    for number, block in enumerate(code_blocks(document, "python")):
-        programs.append(tmp_path / f"block{number}.py")
-        missing = [name for name in PAGE_NAMES if not re.search(rf"\b{name} = |\bas {name}:", block)]
-        names = "".join(f"{name} = {PAGE_NAMES[name]}\n" for name in missing)
-        programs[-1].write_text(f"import asyncio\nimport kvconn\n{names}{block}")
-    mypy = [sys.executable, "-m", "mypy", "--config-file=", "--cache-dir", ROOT / "target" / "mypy", "--follow-imports", "silent"]
-    result = run(*mypy, "--strict", "--allow-untyped-defs", "--allow-untyped-calls", *programs, MYPYPATH=str(ROOT / "python"))
-    assert result.returncode == 0, result.stdout + result.stderr
-
-
-def test_the_commands_of_the_readmes_c_quickstart_work(lib, tmp_path):
-    (block,) = [block for block in code_blocks("README.md", "sh") if "kvconn-peer" in block]
-    _, peer_line, compile_line = (line.partition("   #")[0] for line in block.splitlines())
-    target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
-    if not (target / "release" / "kvconn-peer").exists():
-        pytest.fail("kvconn-peer is missing: run `make peer`")
-    there = {"target/release": str(target / "release"), "$PWD/": "", "./quickstart": f"{tmp_path}/quickstart"}
-    there |= {"-o quickstart": f"-o {tmp_path}/quickstart"}
-    for old, new in there.items():
-        peer_line, compile_line = peer_line.replace(old, new), compile_line.replace(old, new)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    peer_line = peer_line.replace("5557 &", str(port)).replace("sleep 60 |", "exec")
-    with subprocess.Popen(["sh", "-c", peer_line], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rank:
-        try:
-            assert rank.stdout.readline() == f"bound tcp://127.0.0.1:{port}\n"  # as one writes it, not [::ffff:127.0.0.1]
-            result = run("sh", "-ec", f"cd {ROOT}; {compile_line} tcp://127.0.0.1:{port}")
-            assert (result.returncode, result.stderr) == (0, "")
-            assert re.fullmatch(rf"connection \d+ accepted message 1 for tcp://127.0.0.1:{port}\n", result.stdout)
-        finally:
-            rank.kill()
-
-
-def test_make_help_names_each_group_once():
-    shown = run("make", "--no-print-directory", "-C", ROOT, "help").stdout
-    groups = re.findall(r"^(?=\S)(.+)\n  [a-z]", shown, re.MULTILINE)
-    assert "Python" in groups and len(groups) == len(set(groups)), groups
-
-
-def test_the_readme_is_short_and_in_order():
-    readme = text("README.md")
-    assert len(readme.splitlines()) < 200
-    chapters = ["Two commands", "C", "Python", "Install and link"]
-    chapters += ["What it guarantees", "The demo", "Costs", "Find your way"]
-    assert re.findall(r"^## (.*)$", readme, re.MULTILINE) == chapters
-    guarantees = readme.split("## What it guarantees")[1].split("\n## ")[0]
-    assert re.findall(r"^(\d+)\. ", guarantees, re.MULTILINE) == [str(n) for n in range(1, 11)]
-
-
-def test_the_dependencies_document_names_what_is_used():
-    cargo = pytest.importorskip("tomllib").loads(text("Cargo.toml"))
-    wrapper = pytest.importorskip("tomllib").loads(text("bundled/zeromq-src/Cargo.toml"))
-    _, library, build, tests = re.split(r"^## .*$", text("docs/dependencies.md"), flags=re.MULTILINE)
-
-    def named(chapter):
-        rows = re.findall(r"^\| (`.*?) \|", chapter, re.MULTILINE)
-        return {name for row in rows for name in re.findall("`(.*?)`", row)}
-
-    assert named(library) == set(cargo["dependencies"])
-    built = wrapper["dependencies"].items()
-    assert {given["package"] if "package" in given else name for name, given in built} <= named(build)
-    others = set(cargo["dev-dependencies"])
-    others.update(*(target.get("dependencies", {}) for target in cargo.get("target", {}).values()))
-    for requirements in ("tests/python/requirements.txt", "examples_c/requirements.txt"):
-        others.update(re.findall(r"^[\w-]+", text(requirements), re.MULTILINE))
-    assert others <= named(tests)
-
-
-def test_the_links_of_the_documents_lead_somewhere():
-    for document in [*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")]:
-        for target, part in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]+))?[^)]*\)", text(document)):
-            if "://" in target:
-                continue
-            file = document.parent / target if target else document
-            assert file.exists(), f"{document.name} links to {target}, which is not there"
-            if part:
-                assert part in anchors(file), f"{document.name} links to {target}#{part}, which is not there"
-
-
-def anchors(document):
-    """The names of the chapters of a document, as links spell them."""
-    titles = re.findall(r"^#+ (.*)$", text(document), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
