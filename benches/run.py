@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq built from the same sources.
+"""Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq, made from the same sources.
 
 run.py [--quick] [--rounds N] [--cases A,B] [--also NAME=LIB]...
 
@@ -26,6 +26,7 @@ CASES = {
     "64-packed": "64 B by kvconn_send_packed",
     "64-to": "64 B by kvconn_send_to",
     "12x43": "12 × 43 B",
+    "25x100": "25 × 100 B",
     "10x200-8": "10 × 200 B, 1 thread → 8 endpoints",
     "4t-1": "64 B, 4 threads → 1 endpoint",
     "4t-64": "64 B, 4 threads → 64 endpoints",
@@ -40,15 +41,21 @@ def run(*command, **options):
     return subprocess.run([str(part) for part in command], check=True, **options)
 
 
-def build_library():
-    """The release library, and the archives of libzmq and libsodium that are in it."""
-    cargo = ["cargo", "build", "--release", "--message-format=json"]
+def cargo(*arguments, **environment):
+    """Builds, and returns the directories with what was linked."""
+    command = ["cargo", "build", "--release", "--message-format=json", *arguments]
     # make's own flags would reach the make that builds libsodium inside cargo.
-    environment = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
-    lines = run(*cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=environment).stdout.splitlines()
+    inherited = {name: value for name, value in os.environ.items() if name not in ("MAKEFLAGS", "MFLAGS", "MAKELEVEL")}
+    lines = run(*command, cwd=ROOT, stdout=subprocess.PIPE, text=True, env=inherited | environment).stdout.splitlines()
     messages = [json.loads(line) for line in lines if line.startswith("{")]
     linked = [path for message in messages for path in message.get("linked_paths", [])]
-    folders = [Path(path.removeprefix("native=")) for path in linked]
+    return [Path(path.removeprefix("native=")) for path in linked]
+
+
+def build_library():
+    """The release library; the archives of raw libzmq, compiled the usual way, and of libsodium."""
+    cargo()
+    folders = cargo("--package", "zmq-sys", KVCONN_PLAIN_LIBZMQ="1", CARGO_TARGET_DIR=str(OUT / "plain"))
     archive = lambda name: next(folder / name for folder in folders if (folder / name).exists())
     return TARGET / "release" / "libkvconn.so", archive("libzmq.a"), archive("libsodium.a")
 

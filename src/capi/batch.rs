@@ -228,7 +228,11 @@ impl<'a> PackedFrames<'a> {
 
 impl BatchMessage for PackedFrames<'_> {
     fn copy_short(&self, message: &mut ShortMessage) -> bool {
-        !self.sizes.is_empty() && self.each().all(|frame| frame.len() <= Copies::ALWAYS_COPIED && message.push(frame))
+        if self.sizes.is_empty() || self.sizes.len() > ShortMessage::MOST {
+            return false;
+        }
+        message.reserve(self.sizes.iter().map(|size| *size as usize));
+        self.each().all(|frame| frame.len() <= Copies::ALWAYS_COPIED && message.push(frame))
     }
 
     fn copy(self, copies: &mut Copies) -> Result<Message> {

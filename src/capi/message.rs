@@ -117,6 +117,7 @@ impl<'a> Frames<'a> {
         match self {
             Frames::Separate(frames) => {
                 let Some(frames) = frames.few(ShortMessage::MOST) else { return false };
+                message.reserve(frames.iter().map(|frame| frame.size));
                 for frame in frames {
                     // SAFETY: the data satisfies the contract of `separate`.
                     if !unsafe { frame.copy_usual(message, most) } {
@@ -126,6 +127,7 @@ impl<'a> Frames<'a> {
             }
             Frames::Packed(buffer, sizes) => {
                 let Some(sizes) = sizes.few(ShortMessage::MOST) else { return false };
+                message.reserve(sizes.iter().map(|size| *size as usize));
                 let mut data = buffer.cast::<u8>();
                 for size in sizes {
                     let frame = kvconn_frame_t { data: data.cast(), size: *size as usize };

@@ -13,7 +13,7 @@ use crate::connection::acknowledgement::buffers::ZeroCopyBuffers;
 use crate::connection::acknowledgement::ledger::Mechanism;
 use crate::connection::acknowledgement::release_tracker::{ReleaseQueue, ReleaseTracker};
 use crate::error::{Error, Result};
-use crate::libzmq::Frame;
+use crate::libzmq::{Block, Frame};
 
 /// The most frames of one message. Far above any control message. Without the limit, an absurd count would be
 /// allocated.
@@ -167,17 +167,35 @@ pub struct ShortMessage {
     wire: Wire,
     /// How many frames there are.
     count: usize,
+    /// Memory for frames, and what those that follow take of it.
+    block: Block,
+    reserved: usize,
     frames: [MaybeUninit<Frame>; ShortMessage::MOST],
 }
 
 impl ShortMessage {
     /// The most frames.
-    pub(crate) const MOST: usize = 16;
+    pub(crate) const MOST: usize = 32;
 
     /// A message without frames. More must follow.
     #[inline(always)]
     pub(crate) fn new() -> ShortMessage {
-        ShortMessage { wire: Wire::default(), count: 0, frames: [const { MaybeUninit::uninit() }; ShortMessage::MOST] }
+        ShortMessage {
+            wire: Wire::default(),
+            count: 0,
+            block: Block::none(),
+            reserved: 0,
+            frames: [const { MaybeUninit::uninit() }; ShortMessage::MOST],
+        }
+    }
+
+    /// Frames of these sizes follow. Where there are several, they share memory.
+    #[inline(always)]
+    pub(crate) fn reserve(&mut self, sizes: impl ExactSizeIterator<Item = usize>) {
+        if sizes.len() > 1 {
+            let shared = sizes.filter(|size| *size > Block::IN_FRAME).map(Block::room_for);
+            self.reserved = shared.fold(0, usize::saturating_add);
+        }
     }
 
     /// Adds a copy of these bytes as its next frame. Returns false, and adds nothing, if there is no memory, or no room
@@ -185,7 +203,14 @@ impl ShortMessage {
     #[inline(always)]
     pub(crate) fn push(&mut self, bytes: &[u8]) -> bool {
         let Some(place) = self.frames.get_mut(self.count) else { return false };
-        let copied = Frame::copy_into(place, bytes);
+        let all = self.reserved;
+        let copied = if all > 0 && bytes.len() > Block::IN_FRAME {
+            self.reserved = all.saturating_sub(Block::room_for(bytes.len()));
+            // SAFETY: the frames are in this message; `taken` and `take`, after which they are not, end it.
+            (unsafe { self.block.copy_into(place, bytes, all) }) || Frame::copy_into(place, bytes)
+        } else {
+            Frame::copy_into(place, bytes)
+        };
         if copied {
             self.wire.add(bytes.len());
             self.count += 1;

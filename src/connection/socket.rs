@@ -221,12 +221,11 @@ impl PushSocket {
     /// the last one: then the message is accepted.
     #[inline(always)]
     pub(crate) fn send_frames(&self, frames: &mut [Frame], places: Range<usize>) -> Sent {
-        let last = frames.len() - 1;
-        for place in places {
-            while let Err(e) = self.socket.send(&mut frames[place], place < last) {
-                if let Some(sent) = self.not_sent(&e, place) {
-                    return sent;
-                }
+        let (mut begin, end, more) = (places.start, places.end, places.end < frames.len());
+        while let Err((left, e)) = self.socket.send(&mut frames[begin..end], more) {
+            begin = end - left;
+            if let Some(sent) = self.not_sent(&e, begin) {
+                return sent;
             }
         }
         Sent::Accepted

@@ -115,11 +115,6 @@ impl Frame {
         unsafe { Frame::zero_copy(bytes, wrapped) }
     }
 
-    /// The message itself, to be sent.
-    pub(super) fn raw(&mut self) -> *mut zmq_msg_t {
-        &mut self.0
-    }
-
     /// Its bytes.
     pub(crate) fn bytes(&self) -> &[u8] {
         let raw = std::ptr::from_ref(&self.0).cast_mut();

@@ -10,9 +10,11 @@
 //! * `zmq::Socket::send` takes the message and drops it on EAGAIN. kvconn keeps it and tries again.
 //! * `zmq::Message` panics when memory runs out, has no free callback and no `zmq_msg_copy`.
 //! * `zmq::z85_decode` says that every text is a key, and leaks its copy of it. `zmq_curve_public` is in neither crate.
-//! * `zmq_socket_monitor_call` is a correction of ours (`bundled/zeromq-src/patches`), so it is in neither crate.
+//! * `zmq_socket_monitor_call`, `zmq_msg_init_external` and `zmq_msgs_send` are corrections of ours
+//!   (`bundled/zeromq-src/patches`), so they are in neither crate.
 //! * `ZMQ_TCP_MAXRT`, `ZMQ_BINDTODEVICE` and the draft option `ZMQ_OUT_BATCH_SIZE` have no setter.
 
+mod block;
 mod context;
 mod curve;
 mod frame;
@@ -22,6 +24,7 @@ mod socket;
 use std::ffi::{CStr, c_int};
 use std::io;
 
+pub(crate) use block::Block;
 pub(crate) use context::Context;
 pub(crate) use curve::{curve_public_key, is_curve_key};
 pub(crate) use frame::{Frame, FreeCallback};

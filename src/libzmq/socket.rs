@@ -6,8 +6,10 @@ use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
+use zmq_sys::zmq_msg_t;
+
 use super::monitor::{EventReader, drop_hint, report};
-use super::{Frame, Inbox, check, io_error, retry};
+use super::{Frame, Inbox, check, io_error, last_error, retry};
 
 /// Draft option of libzmq 4.3.5: how many bytes the encoder gathers for one write to the kernel.
 const ZMQ_OUT_BATCH_SIZE: u32 = 102;
@@ -20,6 +22,9 @@ unsafe extern "C" {
         hint: *mut c_void,
         events: c_int,
     ) -> c_int;
+
+    /// `patches/0041-frames-in-one-call.patch`.
+    fn zmq_msgs_send(frames: *mut zmq_msg_t, count: usize, socket: *mut c_void, more: c_int) -> usize;
 }
 
 /// One libzmq socket; closed when dropped, lingering as its option says.
@@ -105,11 +110,24 @@ impl Socket {
         Ok(monitor)
     }
 
-    /// One attempt to hand over a frame, without waiting. After an error the frame is as it was.
+    /// One attempt to hand over frames of a message, without waiting; `more` say whether others follow. Returns how many
+    /// libzmq has not taken, and why. Those are as they were.
     #[inline(always)]
-    pub(crate) fn send(&self, frame: &mut Frame, more: bool) -> io::Result<()> {
-        let flags = zmq_sys::ZMQ_DONTWAIT | if more { zmq_sys::ZMQ_SNDMORE } else { 0 };
-        // SAFETY: both live for the call. On success libzmq takes the content and leaves an empty message.
-        retry(|| check(unsafe { zmq_sys::zmq_msg_send(frame.raw(), self.raw.as_ptr(), flags as c_int) }))
+    pub(crate) fn send(&self, frames: &mut [Frame], more: bool) -> Result<(), (usize, io::Error)> {
+        loop {
+            // SAFETY: both live for the call, and a frame is a zmq_msg_t. libzmq takes the content of a frame and leaves an
+            // empty message.
+            let taken = unsafe {
+                zmq_msgs_send(frames.as_mut_ptr().cast(), frames.len(), self.raw.as_ptr(), c_int::from(more))
+            };
+            if taken == frames.len() {
+                return Ok(());
+            }
+            let e = last_error();
+            // It may say so before it has looked at the first frame: see `retry`.
+            if taken > 0 || e.kind() != io::ErrorKind::Interrupted {
+                return Err((frames.len() - taken, e));
+            }
+        }
     }
 }

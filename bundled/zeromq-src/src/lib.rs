@@ -27,6 +27,36 @@ const SOURCE_VERSION: &str = "0.3.6+4.3.5";
 /// Parts of libzmq that need libraries which are not here, and that `zeromq-src` does not compile either.
 const NOT_COMPILED: &[&str] = &["wss_address.cpp", "wss_engine.cpp"];
 
+/// The way of a message, from the call to the kernel. These are compiled as one file, so that the compiler inlines their
+/// small functions into each other. Link-time optimisation does the same, but needs a linker that fits the compiler.
+const HOT: &[&str] = &[
+    "zmq.cpp",
+    "socket_base.cpp",
+    "push.cpp",
+    "lb.cpp",
+    "pipe.cpp",
+    "msg.cpp",
+    "clock.cpp",
+    "object.cpp",
+    "own.cpp",
+    "mailbox.cpp",
+    "signaler.cpp",
+    "session_base.cpp",
+    "stream_engine_base.cpp",
+    "zmtp_engine.cpp",
+    "v2_encoder.cpp",
+    "v3_1_encoder.cpp",
+    "tcp.cpp",
+    "epoll.cpp",
+    "poller_base.cpp",
+    "io_object.cpp",
+    "io_thread.cpp",
+];
+
+/// With this variable, libzmq is compiled like everybody else's: each file for itself, with all functions visible. The
+/// benchmark compares kvconn with that one.
+const PLAIN: &str = "KVCONN_PLAIN_LIBZMQ";
+
 /// How libzmq is built: draft options for ZMQ_OUT_BATCH_SIZE, CURVE by libsodium.
 const CONFIGURATION: &[(&str, &str)] = &[
     ("ZMQ_BUILD_DRAFT_API", "1"),
@@ -182,8 +212,12 @@ fn apply_patches(patches: &Path, source: &Path) {
 fn compile(source: &Path, out: &Path, sodium: &Path) {
     // libzmq includes it. What it would hold is defined on the command line.
     fs::write(out.join("platform.hpp"), "").expect("the build directory can be written");
-    let code = files(&source.join("src")).into_iter().filter(|file| {
-        file.extension().is_some_and(|e| e == "cpp") && !NOT_COMPILED.iter().any(|name| file.ends_with(name))
+    println!("cargo:rerun-if-env-changed={PLAIN}");
+    let hot = if env::var_os(PLAIN).is_some() { &[] } else { HOT };
+    let mut code = files(&source.join("src"));
+    code.retain(|file| {
+        let is_one_of = |names: &[&str]| names.iter().any(|name| file.ends_with(name));
+        file.extension().is_some_and(|e| e == "cpp") && !is_one_of(NOT_COMPILED) && !is_one_of(hot)
     });
     let mut build = cc::Build::new();
     build
@@ -192,6 +226,14 @@ fn compile(source: &Path, out: &Path, sodium: &Path) {
         .include(sodium)
         // No symbol that the loader makes one of in the whole process: the static archive could not hide it.
         .flag_if_supported("-fno-gnu-unique");
+    if !hot.is_empty() {
+        let file = out.join("hot.cpp");
+        let all: String = hot.iter().map(|name| format!("#include \"{name}\"\n")).collect();
+        fs::write(&file, all).expect("the build directory can be written");
+        code.push(file);
+        // A function that another library could replace is not inlined.
+        build.flag_if_supported("-fvisibility=hidden");
+    }
     map_paths(&mut build, out);
     for (name, value) in CONFIGURATION.iter().chain(LINUX) {
         build.define(name, *value);

@@ -125,6 +125,41 @@ unsafe extern "C" {
         hint: *mut c_void,
         events: c_int,
     ) -> c_int;
+
+    fn zmq_msg_init_external(
+        frame: *mut zmq::zmq_msg_t,
+        content: *mut c_void,
+        data: *mut c_void,
+        size: usize,
+        free: FreeFunction,
+        hint: *mut c_void,
+    ) -> c_int;
+
+    fn zmq_msgs_send(frames: *mut zmq::zmq_msg_t, count: usize, socket: *mut c_void, more: c_int) -> usize;
+}
+
+pub type FreeFunction = unsafe extern "C" fn(*mut c_void, *mut c_void);
+
+/// `ZMQ_MSG_CONTENT_SIZE` bytes.
+#[repr(C, align(8))]
+pub struct Content(pub [u8; 40]);
+
+/// A frame in the caller's memory.
+///
+/// # Safety
+/// Memory and bytes stay where they are until the function was called.
+pub unsafe fn external(
+    content: &mut Content,
+    bytes: &mut [u8],
+    free: FreeFunction,
+    hint: *mut c_void,
+) -> zmq::zmq_msg_t {
+    let mut frame = std::mem::MaybeUninit::uninit();
+    let (notes, data) = (&raw mut content.0, bytes.as_mut_ptr());
+    // SAFETY: the caller's promise.
+    check(unsafe { zmq_msg_init_external(frame.as_mut_ptr(), notes.cast(), data.cast(), bytes.len(), free, hint) });
+    // SAFETY: it says that it has initialised the frame.
+    unsafe { frame.assume_init() }
 }
 
 pub type MonitorFunction = unsafe extern "C" fn(*mut c_void, u64, u64);
@@ -137,6 +172,14 @@ impl Socket<'_> {
     pub unsafe fn monitor_call(&self, function: MonitorFunction, hint: *mut c_void, events: u32) {
         // SAFETY: the caller's promise.
         check(unsafe { zmq_socket_monitor_call(self.raw, function, hint, events as c_int) });
+    }
+}
+
+impl Socket<'_> {
+    /// Hands over frames of a message. Returns how many were taken.
+    pub fn send_frames(&self, frames: &mut [zmq::zmq_msg_t], more: bool) -> usize {
+        // SAFETY: the frames are initialised, by `external`.
+        unsafe { zmq_msgs_send(frames.as_mut_ptr(), frames.len(), self.raw, c_int::from(more)) }
     }
 }
 
