@@ -53,7 +53,7 @@ impl Block {
     /// What a frame of this size takes in a block.
     #[inline(always)]
     pub(crate) const fn room_for(bytes: usize) -> usize {
-        Block::NOTES + bytes.saturating_add(7) / 8 * 8
+        (bytes.saturating_add(7) / 8 * 8).saturating_add(Block::NOTES)
     }
 
     /// Makes a frame in place: a copy of these bytes. `all` is what this one and the following frames of the message take.
@@ -92,7 +92,7 @@ impl Block {
     /// Begins a new block. Its first frame follows.
     #[inline(always)]
     fn allocate(&mut self, room: usize) -> bool {
-        let size = (size_of::<Users>() + room).min(Block::MOST);
+        let size = room.saturating_add(size_of::<Users>()).min(Block::MOST);
         // SAFETY: allocates; the size is not 0.
         let users = unsafe { libc::malloc(size) }.cast::<Users>();
         if users.is_null() {
@@ -140,7 +140,7 @@ mod tests {
             frames.push(frame(&mut block, text, all).unwrap());
             all -= Block::room_for(text.len());
         }
-        assert_eq!(block.left, 0, "the last block is as large as the rest of the message");
+        assert_eq!((all, block.left), (0, 0), "the block is as large as the message");
         for i in [30, 7, 3, 0] {
             frames.remove(i);
         }
@@ -150,13 +150,13 @@ mod tests {
 
     #[test]
     fn a_large_frame_has_memory_of_its_own() {
+        let large = vec![2; Block::MOST / 2];
         let mut block = Block::none();
-        let small = frame(&mut block, &[1; 40], 2000).unwrap();
-        let left = block.left;
-        assert!(frame(&mut block, &[2; 1000], 1900).is_none());
-        assert!(frame(&mut block, &vec![2; left], 1900).is_none(), "its notes need room too");
+        assert!(frame(&mut block, &large, usize::MAX).is_none());
+        let small = frame(&mut block, &[1; 40], 160).unwrap();
+        assert!(frame(&mut block, &large, 160).is_none());
         let last = frame(&mut block, &[3; 40], 80).unwrap();
-        assert_eq!((small.bytes(), last.bytes()), (&[1; 40][..], &[3; 40][..]));
+        assert_eq!((small.bytes(), last.bytes(), block.left), (&[1; 40][..], &[3; 40][..], 0));
         assert!(frame(&mut block, &[], usize::MAX).is_some_and(|frame| frame.bytes().is_empty()));
     }
 }
