@@ -121,7 +121,8 @@ def summary(rows, case, form):
 
 def heading(rounds, load_before):
     machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release()}"
-    return f"{date.today()}, {machine}, {rounds} rounds. Load of the machine: {load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end.\n"
+    load = f"Load of the machine: {load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end."
+    return f"{date.today()}, {machine}, {rounds} rounds. {load}\n"
 
 
 def table(summaries):
@@ -149,8 +150,8 @@ def python_table(result):
     ways = [way for way in ("extension", "ctypes") if way in result["busy"]]
     columns = " | ".join(f"{way} | ratio" for way in ways)
     lines = [
-        f"Python {result['python']}, pyzmq {result['pyzmq']}. CPU of the sending thread for one message, µs; the ratio is pyzmq's time over kvconn's. "
-        "Last: wall time of one send beside a busy thread, median / p99 in ms.",
+        f"Python {result['python']}, pyzmq {result['pyzmq']}. CPU of the sending thread for one message, µs; "
+        "the ratio is pyzmq's time over kvconn's. Last: wall time of one send beside a busy thread, median / p99 in ms.",
         "",
         f"| send from Python | pyzmq | {columns} |",
         "| --- " * (2 + 2 * len(ways)) + "|",
@@ -216,8 +217,8 @@ def main():
     ]
     text = "\n".join(part for part in parts if part)
     print(text)
-    results = {"summaries": summaries, "times": timed, "stalled": stalled, "python": python, "rescues": rescued, "measurements": rows}
-    (OUT / "results.json").write_text(json.dumps(results, indent=1))
+    results = {"summaries": summaries, "times": timed, "stalled": stalled, "python": python, "rescues": rescued}
+    (OUT / "results.json").write_text(json.dumps(results | {"measurements": rows}, indent=1))
     (OUT / "table.md").write_text(text)
     plot(summaries, timed)
     if rescued:

@@ -100,8 +100,9 @@ def table(summaries):
 
 def stalled_table(summaries):
     lines = [
-        "12 × 43 B, one thread, round robin over 100 peers that read, and over 10 more that read nothing; send_timeout_ms is the default. "
-        "First the thread finds out which peers are stalled, then it sends 1,000 rounds (--quick: fewer). Times of a call: median / largest of the rounds.",
+        "12 × 43 B, one thread, round robin over 100 peers that read, and over 10 more that read nothing, with the default "
+        "send_timeout_ms. First the thread finds out which peers are stalled, then it sends 1,000 rounds (--quick: 500). Times of "
+        "a call: median / largest of the rounds.",
         "",
         "| peers | ns per message to a healthy peer | throughput to the healthy ones, against 100 alone | sender's CPU, ns | ratio "
         "| longest call, finding out | finding out, in all | longest call, later | a refused call |",
