@@ -1,10 +1,16 @@
+#define _GNU_SOURCE
 #include "bench.h"
 
 #include <dlfcn.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 void require(int condition, const char *text)
 {
@@ -12,6 +18,13 @@ void require(int condition, const char *text)
         fprintf(stderr, "bench: %s (errno: %s)\n", text, strerror(errno));
         exit(1);
     }
+}
+
+double clock_ns(clockid_t clock)
+{
+    struct timespec now;
+    clock_gettime(clock, &now);
+    return now.tv_sec * 1e9 + now.tv_nsec;
 }
 
 void *symbol(void *library, const char *name)
@@ -39,4 +52,119 @@ struct libzmq load_libzmq(const char *path)
         .msg_close = symbol(library, "zmq_msg_close"),
     };
     return zmq;
+}
+
+struct form form_of(char *argument)
+{
+    struct form form = {.name = argument};
+    char *path = strchr(argument, '=');
+    if (path == NULL)
+        return form;
+    *path++ = 0;
+    form.is_kvconn = 1;
+    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
+    if (library == NULL) {
+        fprintf(stderr, "bench: %s\n", dlerror());
+        exit(1);
+    }
+#define LOAD(function) form.function = symbol(library, #function);
+    FUNCTIONS(LOAD)
+    return form;
+}
+
+void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,
+                enum sink_mode mode)
+{
+    int fd = memfd_create("bench", 0), out[2];
+    require(fd >= 0 && ftruncate(fd, sizeof *sink->shared) == 0 && pipe2(out, O_CLOEXEC) == 0, "memory for the sink");
+    sink->shared = mmap(NULL, sizeof *sink->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    require(sink->shared != MAP_FAILED, "mmap");
+    char numbers[5][24];
+    snprintf(numbers[0], 24, "%d", fd);
+    snprintf(numbers[1], 24, "%d", endpoints);
+    snprintf(numbers[2], 24, "%d", frames);
+    snprintf(numbers[3], 24, "%zu", size);
+    snprintf(numbers[4], 24, "%d", mode);
+    sink->pid = fork();
+    require(sink->pid >= 0, "fork");
+    if (sink->pid == 0) {
+        dup2(out[1], 1);
+        execl(program, program, libzmq, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], NULL);
+        _exit(1);
+    }
+    close(out[1]);
+    close(fd);
+    sink->output = fdopen(out[0], "r");
+    for (int i = 0; i < endpoints; i++) {
+        require(fgets(sink->endpoints[i], sizeof sink->endpoints[i], sink->output) != NULL, "the sink's endpoints");
+        sink->endpoints[i][strcspn(sink->endpoints[i], "\n")] = 0;
+    }
+}
+
+void stop_sink(struct sink *sink)
+{
+    kill(sink->pid, SIGKILL);
+    waitpid(sink->pid, NULL, 0);
+    fclose(sink->output);
+    munmap(sink->shared, sizeof *sink->shared);
+}
+
+void wait_received(const struct sink *sink, unsigned long messages)
+{
+    double begun = clock_ns(CLOCK_MONOTONIC);
+    while (atomic_load_explicit(&sink->shared->received, memory_order_acquire) < messages) {
+        require(clock_ns(CLOCK_MONOTONIC) - begun < 120e9, "messages are missing");
+        usleep(100);
+    }
+    require(atomic_load(&sink->shared->wrong) == 0, "a message is not what was sent");
+}
+
+void *connect_raw(const struct libzmq *zmq, void *context, const struct form *form, const char *endpoint, int hwm)
+{
+    int linger = 0, batch = 65536;
+    void *socket = zmq->socket(context, ZMQ_PUSH);
+    zmq->setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
+    zmq->setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
+    if (strcmp(form->name, "same") == 0)
+        require(zmq->setsockopt(socket, ZMQ_OUT_BATCH_SIZE, &batch, sizeof batch) == 0, "ZMQ_OUT_BATCH_SIZE");
+    require(zmq->connect(socket, endpoint) == 0, "zmq_connect");
+    return socket;
+}
+
+kvconn_conn_t connect_kvconn(const struct form *form, const char *endpoint, int hwm)
+{
+    kvconn_options_t *options = form->kvconn_options_new();
+    kvconn_error_t error = KVCONN_ERROR_INIT;
+    kvconn_conn_t conn;
+    char text[24];
+    snprintf(text, sizeof text, "%d", hwm);
+    require(form->kvconn_options_set(options, "send_hwm", text, NULL) == KVCONN_OK, "send_hwm");
+    if (form->kvconn_connect(0, endpoint, options, 10000, &conn, &error) != KVCONN_OK) {
+        fprintf(stderr, "bench: %s\n", error.message);
+        exit(1);
+    }
+    form->kvconn_options_free(options);
+    return conn;
+}
+
+void check(kvconn_status_t status, const kvconn_error_t *error)
+{
+    if (status != KVCONN_OK) {
+        fprintf(stderr, "bench: a send failed: %d %s\n", status, error->message);
+        exit(1);
+    }
+}
+
+unsigned long rescues(const struct form *form)
+{
+    static const char NAME[] = "\nkvconn_wakeups_rescued_total{manager=\"0\"} ";
+    size_t needed = 0;
+    (void)form->kvconn_metrics_text(0, NULL, 0, &needed, NULL);
+    char *text = calloc(1, needed + 4096); /* it may have grown */
+    require(form->kvconn_metrics_text(0, text, needed + 4096, &needed, NULL) == KVCONN_OK, "kvconn_metrics_text");
+    const char *found = strstr(text, NAME);
+    require(found != NULL, "the metric of lost wake-ups");
+    unsigned long count = strtoul(found + sizeof NAME - 1, NULL, 10);
+    free(text);
+    return count;
 }

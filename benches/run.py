@@ -1,10 +1,13 @@
 #!/usr/bin/env python3
 """Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq, made from the same sources.
 
-run.py [--quick] [--rounds N] [--cases A,B] [--also NAME=LIB]...
+run.py [--quick] [--rounds N] [--cases A,B] [--also NAME=LIB]... [--python-sink SINK]
 
-Prints a table, and writes target/bench/results.json (every measurement), table.md and, with matplotlib, throughput.svg.
-`--also` measures another libkvconn.so in the same run, for example one of the commit before.
+Prints tables, and writes target/bench/results.json (every measurement), table.md and, with matplotlib, bench.svg.
+`--also` measures another libkvconn.so in the same run, for example one of the commit before. `--python-sink` names the
+program made from benches/python/sink.c: sends from Python are measured as well, by benches/python/bench.py.
+
+Fails if kvconn's safety net has found a lost wake-up.
 """
 
 import argparse
@@ -16,6 +19,8 @@ import subprocess
 import sys
 from datetime import date
 from pathlib import Path
+
+import times
 
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")).resolve()
@@ -31,10 +36,11 @@ CASES = {
     "4t-1": "64 B, 4 threads → 1 endpoint",
     "4t-64": "64 B, 4 threads → 64 endpoints",
     "64k": "64 KiB",
+    "3x100-8": "3 × 100 B, 1 thread → 8 endpoints",
     "batch-8": "3 × 100 B, batches to 8 endpoints",
     "batch-64": "3 × 100 B, batches to 64 endpoints",
 }
-QUICK = ["64", "12x43", "10x200-8", "4t-1", "batch-8"]
+QUICK = ["64", "12x43", "10x200-8", "4t-1", "batch-8", *times.CASES]
 
 
 def run(*command, **options):
@@ -70,20 +76,28 @@ def build_programs(libzmq_archive, libsodium_archive):
         libsodium_archive, "-Wl,-Bsymbolic", f"-Wl,--version-script={exported}", "-pthread")
     common = [cc, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", ROOT / "benches/common.c"]
     run(*common, ROOT / "benches/sink.c", "-o", OUT / "sink", "-ldl")
+    run(*common, ROOT / "benches/latency.c", "-o", OUT / "latency", "-ldl", "-pthread")
     # Its `send` counts the writes of every library that it loads.
     run(*common, "-rdynamic", ROOT / "benches/sender.c", "-o", OUT / "sender", "-ldl", "-pthread")
 
 
-def measure(cases, rounds, scale, libraries):
-    forms = ["stock", "same"] + [f"{name}={path}" for name, path in libraries.items()]
-    rows = []
-    for case in cases:
-        output = run(OUT / "sender", OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *forms,
-                     stdout=subprocess.PIPE, text=True).stdout
-        rows += [json.loads(line) for line in output.splitlines()]
-        print(".", end="", file=sys.stderr, flush=True)
-    print(file=sys.stderr)
-    return rows
+def measure(case, rounds, scale, libraries):
+    named = [f"{name}={path}" for name, path in libraries.items()]
+    program, anchors = "sender", ["stock", "same"]
+    if case in times.CASES:
+        program, anchors = "latency", times.CASES[case]
+        rounds *= 2 if case == "push-pull" else 1
+    anchors = [f"alone={libraries['kvconn']}" if anchor == "alone" else anchor for anchor in anchors]
+    output = run(OUT / program, OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
+                 stdout=subprocess.PIPE, text=True).stdout
+    print(".", end="", file=sys.stderr, flush=True)
+    return [json.loads(line) for line in output.splitlines()]
+
+
+def measure_python(sink, rounds):
+    out = OUT / "python.json"
+    run(sys.executable, ROOT / "benches/python/bench.py", sink, out, rounds, stdout=subprocess.DEVNULL)
+    return json.loads(out.read_text())
 
 
 def summary(rows, case, form):
@@ -112,10 +126,15 @@ def summary(rows, case, form):
     }
 
 
-def table(summaries, rounds):
+def heading(rounds, load_before):
     machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release()}"
+    load = f"Load of the machine: {load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end."
+    return f"{date.today()}, {machine}, {rounds} rounds. {load}\n"
+
+
+def table(summaries):
     lines = [
-        f"{date.today()}, {machine}, {rounds} rounds, medians. \"same\" is raw libzmq with kvconn's OUT_BATCH_SIZE. "
+        "Medians. \"same\" is raw libzmq with kvconn's OUT_BATCH_SIZE. "
         "Processor time: of the sending threads, minima, and the ratio of the minima.",
         "",
         "| case | ns per message: raw stock / same | kvconn | throughput: against stock | same "
@@ -134,7 +153,25 @@ def table(summaries, rounds):
     return "\n".join(lines) + "\n"
 
 
-def plot(summaries):
+def python_table(result):
+    ways = [way for way in ("extension", "ctypes") if way in result["busy"]]
+    columns = " | ".join(f"{way} | ratio" for way in ways)
+    lines = [
+        f"Python {result['python']}, pyzmq {result['pyzmq']}. CPU of the sending thread for one message, µs; "
+        "the ratio is pyzmq's time over kvconn's. Last: wall time of one send beside a busy thread, median / p99 in ms.",
+        "",
+        f"| send from Python | pyzmq | {columns} |",
+        "| --- " * (2 + 2 * len(ways)) + "|",
+    ]
+    for row in result["cpu"]:
+        cells = " | ".join(f"{row['us'][way]:.2f} | {row['pyzmq_over'][way]:.1f}" for way in ways)
+        lines.append(f"| {row['frames']} × {row['bytes']} B | {row['us']['pyzmq']:.2f} | {cells} |")
+    busy = {way: f"{waits['median_ms']:.2f} / {waits['p99_ms']:.2f}" for way, waits in result["busy"].items()}
+    lines.append(f"| 64 B, one busy thread beside it | {busy['pyzmq']} | " + " | ".join(f"{busy[way]} | –" for way in ways) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def plot(summaries, timed):
     try:
         import matplotlib
         matplotlib.use("svg")
@@ -142,7 +179,8 @@ def plot(summaries):
     except ImportError:
         print("no plot: matplotlib is not installed (make venv)", file=sys.stderr)
         return
-    figure, axes = pyplot.subplots(figsize=(9, 1 + 0.5 * len(summaries)))
+    rows = max(len(summaries), 1), max(len(timed), 1)
+    figure, (axes, below) = pyplot.subplots(2, figsize=(10, 2 + 0.5 * sum(rows)), height_ratios=rows)
     places = range(len(summaries))
     for offset, key, label in ((-0.2, "throughput_stock", "raw libzmq, stock"), (0.2, "throughput_same", "same options")):
         axes.barh([place + offset for place in places], [s[key] for s in summaries], height=0.38, label=label)
@@ -151,8 +189,9 @@ def plot(summaries):
     axes.invert_yaxis()
     axes.set_xlabel("throughput of kvconn divided by that of raw libzmq")
     axes.legend()
+    times.plot(below, timed)
     figure.tight_layout()
-    figure.savefig(OUT / "throughput.svg")
+    figure.savefig(OUT / "bench.svg")
 
 
 def main():
@@ -161,19 +200,36 @@ def main():
     parser.add_argument("--rounds", type=int)
     parser.add_argument("--cases", type=lambda text: text.split(","))
     parser.add_argument("--also", action="append", default=[], metavar="NAME=LIB", help="another libkvconn.so")
+    parser.add_argument("--python-sink", metavar="SINK", help="measure sends from Python as well, to this program")
     arguments = parser.parse_args()
-    cases = arguments.cases or (QUICK if arguments.quick else list(CASES))
-    rounds = arguments.rounds or (5 if arguments.quick else 9)
+    cases = arguments.cases or (QUICK if arguments.quick else [*CASES, *times.CASES])
+    rounds = arguments.rounds or (3 if arguments.quick else 7)
+    load = os.getloadavg()[0]
     library, *archives = build_library()
     build_programs(*archives)
     libraries = {"kvconn": library, **dict(also.split("=", 1) for also in arguments.also)}
-    rows = measure(cases, rounds, 0.5 if arguments.quick else 1, libraries)
-    summaries = [summary(rows, case, form) for case in cases for form in libraries]
-    text = table(summaries, rounds)
+    rows = [row for case in cases for row in measure(case, rounds, 0.5 if arguments.quick else 1, libraries)]
+    python = measure_python(arguments.python_sink, 7 if arguments.quick else 31) if arguments.python_sink else None
+    print(file=sys.stderr)
+    summaries = [summary(rows, case, form) for case in cases if case in CASES for form in libraries]
+    timed, stalled = times.summarize(rows), times.summarize_stalled(rows)
+    rescued = sum(row["rescues"] for row in rows)
+    parts = [
+        heading(rounds, load),
+        table(summaries) if summaries else None,
+        times.table(timed) if timed else None,
+        times.stalled_table(stalled) if stalled else None,
+        python_table(python) if python else None,
+        f"Lost wake-ups that the safety net found (`kvconn_wakeups_rescued_total`), all cases: {rescued}.\n",
+    ]
+    text = "\n".join(part for part in parts if part)
     print(text)
-    (OUT / "results.json").write_text(json.dumps({"summaries": summaries, "measurements": rows}, indent=1))
+    results = {"summaries": summaries, "times": timed, "stalled": stalled, "python": python, "rescues": rescued}
+    (OUT / "results.json").write_text(json.dumps(results | {"measurements": rows}, indent=1))
     (OUT / "table.md").write_text(text)
-    plot(summaries)
+    plot(summaries, timed)
+    if rescued:
+        sys.exit("run.py: kvconn lost a wake-up")
 
 
 if __name__ == "__main__":

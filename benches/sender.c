@@ -5,32 +5,15 @@
  * measurement. Every round measures every form of a case once, in another order than the round before. */
 #define _GNU_SOURCE
 #include "bench.h"
-#include "kvconn.h"
 
-#include <dlfcn.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
-#include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
-
-#define FUNCTIONS(X) \
-    X(kvconn_connect) X(kvconn_disconnect) X(kvconn_options_new) X(kvconn_options_set) X(kvconn_options_free) \
-    X(kvconn_send) X(kvconn_send_packed) X(kvconn_send_to) X(kvconn_send_batch)
-
-struct form {
-    const char *name;
-    int is_kvconn;
-#define POINTER(function) __typeof__(&function) function;
-    FUNCTIONS(POINTER)
-};
 
 enum how { SEND, PACKED, TO, BATCH };
 
@@ -54,6 +37,7 @@ static const struct a_case CASES[] = {
     {"4t-1", 4, 1, 1, 64, 1000, 600000, SEND},
     {"4t-64", 4, 64, 1, 64, 1000, 400000, SEND},
     {"64k", 1, 1, 1, 65536, 1000, 8000, SEND},
+    {"3x100-8", 1, 8, 3, 100, 1000, 200000, SEND},
     {"batch-8", 1, 8, 3, 100, 1000, 200000, BATCH},
     {"batch-64", 1, 64, 3, 100, 1000, 200000, BATCH},
 };
@@ -66,21 +50,12 @@ __attribute__((visibility("default"))) ssize_t send(int fd, const void *data, si
     return syscall(SYS_sendto, fd, data, size, flags, NULL, 0);
 }
 
-static double clock_ns(clockid_t clock)
-{
-    struct timespec now;
-    clock_gettime(clock, &now);
-    return now.tv_sec * 1e9 + now.tv_nsec;
-}
-
 /* One measurement: a sink, its connections, and the threads that send. */
 struct run {
     const struct a_case *which;
     const struct form *form;
     struct libzmq zmq;
-    struct shared *shared;
-    pid_t sink;
-    char endpoints[MAX_ENDPOINTS][64];
+    struct sink sink;
     void *context;
     void *sockets[MAX_ENDPOINTS];
     pthread_mutex_t locks[MAX_ENDPOINTS];
@@ -96,80 +71,18 @@ struct worker {
     double cpu;
 };
 
-static void start_sink(struct run *run, const char *program, const char *libzmq)
+static void open_all(struct run *run)
 {
     const struct a_case *which = run->which;
-    int fd = memfd_create("bench", 0), out[2];
-    require(fd >= 0 && ftruncate(fd, sizeof *run->shared) == 0 && pipe(out) == 0, "memory for the sink");
-    run->shared = mmap(NULL, sizeof *run->shared, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-    run->sink = fork();
-    if (run->sink == 0) {
-        char numbers[4][24];
-        snprintf(numbers[0], 24, "%d", fd);
-        snprintf(numbers[1], 24, "%d", which->endpoints);
-        snprintf(numbers[2], 24, "%d", which->frames);
-        snprintf(numbers[3], 24, "%zu", which->size);
-        dup2(out[1], 1);
-        execl(program, program, libzmq, numbers[0], numbers[1], numbers[2], numbers[3], NULL);
-        _exit(1);
-    }
-    close(out[1]);
-    close(fd);
-    FILE *lines = fdopen(out[0], "r");
+    if (!run->form->is_kvconn)
+        run->context = run->zmq.ctx_new();
     for (int i = 0; i < which->endpoints; i++) {
-        require(fgets(run->endpoints[i], sizeof run->endpoints[i], lines) != NULL, "the sink's endpoints");
-        run->endpoints[i][strcspn(run->endpoints[i], "\n")] = 0;
-    }
-    fclose(lines);
-}
-
-static void stop_sink(struct run *run)
-{
-    kill(run->sink, SIGKILL);
-    waitpid(run->sink, NULL, 0);
-    munmap(run->shared, sizeof *run->shared);
-}
-
-static void wait_received(struct run *run, unsigned long messages)
-{
-    double begun = clock_ns(CLOCK_MONOTONIC);
-    while (atomic_load_explicit(&run->shared->received, memory_order_acquire) < messages) {
-        require(clock_ns(CLOCK_MONOTONIC) - begun < 120e9, "messages are missing");
-        usleep(100);
-    }
-    require(atomic_load(&run->shared->wrong) == 0, "a message is not what was sent");
-}
-
-static void open_raw(struct run *run)
-{
-    run->context = run->zmq.ctx_new();
-    for (int i = 0; i < run->which->endpoints; i++) {
-        int hwm = run->which->hwm, linger = 0, batch = 65536;
-        void *socket = run->sockets[i] = run->zmq.socket(run->context, ZMQ_PUSH);
         pthread_mutex_init(&run->locks[i], NULL);
-        run->zmq.setsockopt(socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
-        run->zmq.setsockopt(socket, ZMQ_LINGER, &linger, sizeof linger);
-        if (strcmp(run->form->name, "same") == 0)
-            require(run->zmq.setsockopt(socket, ZMQ_OUT_BATCH_SIZE, &batch, sizeof batch) == 0, "ZMQ_OUT_BATCH_SIZE");
-        require(run->zmq.connect(socket, run->endpoints[i]) == 0, "zmq_connect");
+        if (run->form->is_kvconn)
+            run->conns[i] = connect_kvconn(run->form, run->sink.endpoints[i], which->hwm);
+        else
+            run->sockets[i] = connect_raw(&run->zmq, run->context, run->form, run->sink.endpoints[i], which->hwm);
     }
-}
-
-static void open_kvconn(struct run *run)
-{
-    const struct form *kv = run->form;
-    kvconn_options_t *options = kv->kvconn_options_new();
-    char hwm[24];
-    snprintf(hwm, sizeof hwm, "%d", run->which->hwm);
-    require(kv->kvconn_options_set(options, "send_hwm", hwm, NULL) == KVCONN_OK, "send_hwm");
-    for (int i = 0; i < run->which->endpoints; i++) {
-        kvconn_error_t error = {.struct_size = sizeof error};
-        if (kv->kvconn_connect(0, run->endpoints[i], options, 10000, &run->conns[i], &error) != KVCONN_OK) {
-            fprintf(stderr, "%s\n", error.message);
-            exit(1);
-        }
-    }
-    kv->kvconn_options_free(options);
 }
 
 static void close_all(struct run *run)
@@ -182,14 +95,6 @@ static void close_all(struct run *run)
     }
     if (!run->form->is_kvconn)
         run->zmq.ctx_term(run->context);
-}
-
-static void check(kvconn_status_t status, const kvconn_error_t *error)
-{
-    if (status != KVCONN_OK) {
-        fprintf(stderr, "bench: a send failed: %d %s\n", status, error->message);
-        exit(1);
-    }
 }
 
 /* The memory that a thread sends from. Every frame is filled once; only the header of the first one changes. */
@@ -255,7 +160,7 @@ static void send_kvconn(struct worker *worker, unsigned long messages)
         if (which->how == PACKED)
             status = kv->kvconn_send_packed(conn, buffers.bytes, buffers.sizes, which->frames, 60000, &sequence, &error);
         else if (which->how == TO)
-            status = kv->kvconn_send_to(0, run->endpoints[endpoint], buffers.frames, which->frames, 60000, &conn, &sequence, &error);
+            status = kv->kvconn_send_to(0, run->sink.endpoints[endpoint], buffers.frames, which->frames, 60000, &conn, &sequence, &error);
         else
             status = kv->kvconn_send(conn, buffers.frames, which->frames, 60000, &sequence, &error);
         if (status != KVCONN_OK)
@@ -322,7 +227,7 @@ static double send_all(struct run *run, struct worker *workers, unsigned long me
     }
     pthread_barrier_destroy(&run->barrier);
     *total += messages * run->which->threads;
-    wait_received(run, *total);
+    wait_received(&run->sink, *total);
     return cpu;
 }
 
@@ -333,11 +238,9 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     memset(workers, 0, sizeof workers);
     for (int i = 0; i < which->threads; i++)
         workers[i] = (struct worker){.run = &run, .index = i};
-    start_sink(&run, argv[1], argv[2]);
-    if (form->is_kvconn)
-        open_kvconn(&run);
-    else
-        open_raw(&run);
+    start_sink(&run.sink, argv[1], argv[2], which->endpoints, which->frames, which->size, COUNTS);
+    open_all(&run);
+    unsigned long rescued = form->is_kvconn ? rescues(form) : 0;
     unsigned long total = 0, messages = which->messages * scale / which->threads / which->endpoints;
     messages = (messages ? messages : 1) * which->endpoints;
     send_all(&run, workers, messages < 6400 ? messages : 6400, &total); /* warm */
@@ -353,31 +256,12 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     double sent = (double)messages * which->threads;
     long switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
     printf("{\"case\": \"%s\", \"form\": \"%s\", \"round\": %d, \"messages\": %.0f, \"wall_ns\": %.1f, \"sender_ns\": %.1f, "
-           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu}\n",
+           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu, \"rescues\": %lu}\n",
         which->name, form->name, round, sent, wall / sent, cpu / sent, process / sent, switches,
-        atomic_load(&writes) - writes_before);
+        atomic_load(&writes) - writes_before, form->is_kvconn ? rescues(form) - rescued : 0);
     fflush(stdout);
     close_all(&run);
-    stop_sink(&run);
-}
-
-/* A form by its argument. */
-static struct form form_of(char *argument)
-{
-    struct form form = {.name = argument};
-    char *path = strchr(argument, '=');
-    if (path == NULL)
-        return form;
-    *path++ = 0;
-    form.is_kvconn = 1;
-    void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
-    if (library == NULL) {
-        fprintf(stderr, "bench: %s\n", dlerror());
-        exit(1);
-    }
-#define LOAD(function) form.function = symbol(library, #function);
-    FUNCTIONS(LOAD)
-    return form;
+    stop_sink(&run.sink);
 }
 
 int main(int argc, char **argv)

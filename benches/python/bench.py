@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""bench.py SINK JSON: what a send from Python costs, against pyzmq's `with lock: socket.send_multipart(frames)`.
+"""bench.py SINK JSON [ROUNDS]: what a send from Python costs, against pyzmq's `with lock: socket.send_multipart(frames)`.
 
 SINK is the program made from sink.c, a PULL peer that reads and drops. Two measurements:
 
@@ -27,8 +27,9 @@ import kvconn  # noqa: E402
 from kvconn import _attempts, _messages  # noqa: E402
 
 SHAPES = [(1, 64), (3, 40), (12, 43), (10, 200), (25, 100)]
-ROUNDS, MESSAGES, WARM_UP = 31, 1000, 200
-BUSY_SENDS = 200
+ROUNDS = int(sys.argv[3]) if len(sys.argv) > 3 else 31
+MESSAGES, WARM_UP = 1000, 200
+BUSY_SENDS = 200 * ROUNDS // 31
 HWM = 100_000
 
 LOOP = """
