@@ -163,9 +163,10 @@ class Pins:
 
     def __init__(self, released: Callable[[int, int], bool]) -> None:
         self._released = released  # (connection, sequence): whether the buffers up to that message are released
-        # The same two dicts for ever: a send looks at them without a call.
         self.in_flight: dict[int, _Owned] = {}  # messages whose call is not known to be over
-        self.accepted: dict[int, list[tuple[int, int, _Owned]]] = {}  # connection: heap of (sequence, message)
+        # Connection: heap of (sequence, message). It is not empty while any buffer is pinned, also of a call that is not
+        # over: every send looks only at this dict, without a call. So it is the same dict for ever.
+        self.accepted: dict[int, list[tuple[int, int, _Owned]]] = {}
         self._begin()
         os.register_at_fork(after_in_child=self._in_child)
 
@@ -182,7 +183,11 @@ class Pins:
     def add(self, call: Call, conn: int, sequence: ctypes.c_uint64, pinned: Pinned) -> None:
         """To be called before the call begins."""
         message = _Owned(call, conn, sequence, pinned)
-        self.in_flight[id(message)] = message
+        key = id(message)
+        # No call in these lines: neither a handler nor another thread comes between them.
+        self.in_flight[key] = message
+        if conn not in self.accepted:
+            self.accepted[conn] = []
 
     def sweep(self, conn: Any = None) -> None:
         """Unpins what is released on this connection, if one is named, and on others in turn, as often as SHARE allows.
@@ -206,6 +211,8 @@ class Pins:
             for conn in list(self.accepted):
                 for *_, message in self.accepted.pop(conn, ()):
                     message.pinned.unpin()
+            for message in list(self.in_flight.values()):
+                self.accepted.setdefault(message.conn, [])
 
     def _sort(self, message: _Owned) -> None:
         """What C wrote decides: accepted, refused, or not over."""
@@ -239,7 +246,7 @@ class Pins:
             # removal.
             if heap and heap[0] is first:
                 heappop(heap)
-        if heap is not None and self.accepted.get(conn) is heap and not heap:
+        if heap is not None and self.accepted.get(conn) is heap and not heap and not self.in_flight:
             del self.accepted[conn]
 
     def _in_child(self) -> None:

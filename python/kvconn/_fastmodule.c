@@ -59,6 +59,7 @@ struct state {
     kvconn_status_t (*track)(kvconn_node_t, uint64_t, kvconn_error_t *);
     kvconn_status_t (*untrack)(kvconn_node_t, uint64_t, int32_t *, kvconn_error_t *);
     kvconn_status_t (*next_event)(kvconn_manager_t, int64_t, kvconn_event_t *, kvconn_error_t *);
+    PyObject *default_timeout; /* the int KVCONN_DEFAULT_TIMEOUT: CPython has only one, so most sends pass this object */
     int bound;
 };
 
@@ -86,21 +87,19 @@ static enum read decline(void) {
     return FAILED;
 }
 
-/* A number: an int, and nothing else. */
+/* A number: an int, and nothing else. PyLong_AsUnsignedLong is the fastest way for numbers of more than 30 bits, as ids are. */
 static enum read read_uint64(PyObject *given, uint64_t *value) {
+    _Static_assert(sizeof(unsigned long) == sizeof *value, "long has 64 bits");
     if (!PyLong_CheckExact(given))
         return DECLINED;
-    unsigned long long number = PyLong_AsUnsignedLongLong(given);
-    if (number == (unsigned long long)-1 && PyErr_Occurred())
-        return decline();
-    *value = number;
-    return READ;
+    *value = PyLong_AsUnsignedLong(given);
+    return *value == UINT64_MAX && PyErr_Occurred() ? decline() : READ;
 }
 
 /* An id: an int, or an object that stands for one, as kvconn.Connection does. Its __index__ is any code. */
 static enum read read_id(PyObject *given, uint64_t *value) {
-    if (PyLong_Check(given) || !PyIndex_Check(given))
-        return read_uint64(given, value); /* a bool is one of the former, and no id */
+    if (PyLong_CheckExact(given) || PyLong_Check(given) || !PyIndex_Check(given))
+        return read_uint64(given, value); /* a bool is the second of these, and no id */
     PyObject *index = PyNumber_Index(given);
     if (index == NULL)
         return decline();
@@ -110,7 +109,11 @@ static enum read read_id(PyObject *given, uint64_t *value) {
 }
 
 /* Whether a call with this timeout may wait. */
-static enum read read_waits(PyObject *given, int *waits) {
+static enum read read_waits(const struct state *state, PyObject *given, int *waits) {
+    if (given == state->default_timeout) {
+        *waits = 1;
+        return READ;
+    }
     if (!PyLong_CheckExact(given))
         return DECLINED;
     long long number = PyLong_AsLongLong(given);
@@ -171,15 +174,15 @@ static void drop(const struct state *state, struct frames *frames) {
 /* A short message of bytes objects, the usual case: no other code of Python's runs before the attempt is over, so nothing
  * has to be held. Returns 0 for any other message. */
 static int read_bytes(PyObject *given, struct frames *frames) {
-    for (Py_ssize_t place = 0; place < (Py_ssize_t)frames->count; place++) {
-        PyObject *item = item_of(given, place);
-        char *start;
-        Py_ssize_t size;
-        if (item == NULL || !PyBytes_CheckExact(item) || PyBytes_AsStringAndSize(item, &start, &size) < 0)
+    PyObject *(*get)(PyObject *, Py_ssize_t) = PyList_CheckExact(given) ? PyList_GetItem : PyTuple_GetItem;
+    kvconn_frame_t *frame = frames->list;
+    for (Py_ssize_t place = 0; place < (Py_ssize_t)frames->count; place++, frame++) {
+        PyObject *item = get(given, place); /* not NULL: nothing can have changed the list since its length was read */
+        if (!PyBytes_CheckExact(item))
             return 0;
-        frames->list[place].data = start;
-        frames->list[place].size = (size_t)size;
-        frames->bytes += (size_t)size;
+        frame->data = PyBytes_AsString(item);
+        frame->size = (size_t)Py_SIZE(item);
+        frames->bytes += frame->size;
     }
     return is_short(frames);
 }
@@ -304,7 +307,7 @@ static PyObject *fast_send(PyObject *module, PyObject *const *args, Py_ssize_t n
     struct frames frames;
     enum read read = read_id(args[1], &conn);
     if (read == READ)
-        read = read_waits(args[3], &waits);
+        read = read_waits(state, args[3], &waits);
     if (read == READ)
         read = read_frames(state, args[2], &frames, 0);
     if (read != READ)
@@ -342,7 +345,7 @@ static PyObject *fast_send_to(PyObject *module, PyObject *const *args, Py_ssize_
     if (read == READ)
         read = read_text(args[2], &endpoint);
     if (read == READ)
-        read = read_waits(args[4], &waits);
+        read = read_waits(state, args[4], &waits);
     if (read == READ && state->find(manager, endpoint, &conn, NULL) != KVCONN_OK)
         read = DECLINED;
     if (read == READ)
@@ -389,7 +392,7 @@ static PyObject *fast_send_batch(PyObject *module, PyObject *const *args, Py_ssi
     if (state == NULL || !is_called_well(args, nargs, 3))
         return NULL;
     int waits = 0;
-    enum read read = read_waits(args[2], &waits);
+    enum read read = read_waits(state, args[2], &waits);
     if (read != READ || !PyList_CheckExact(args[1]) || PyList_Size(args[1]) < 1 || PyList_Size(args[1]) > MOST_FRAMES)
         return declined(read == READ ? DECLINED : read);
     size_t count = (size_t)PyList_Size(args[1]), done = 0, bytes = 0, all = 0;
@@ -528,7 +531,11 @@ static PyObject *fast_bind(PyObject *module, PyObject *names) {
         }
         memcpy(wanted[i].place, &pointer, sizeof pointer);
     }
-    state->bound = 1;
+    if (state->default_timeout == NULL)
+        state->default_timeout = PyLong_FromLong(KVCONN_DEFAULT_TIMEOUT);
+    state->bound = state->default_timeout != NULL;
+    if (!state->bound)
+        return NULL;
     Py_RETURN_NONE;
 }
 
@@ -542,8 +549,15 @@ static int begin(PyObject *module) { return PyModule_AddIntConstant(module, "LEV
 
 static PyModuleDef_Slot slots[] = {{Py_mod_exec, (void *)begin}, {0, NULL}};
 
+static void end(void *module) {
+    struct state *state = PyModule_GetState(module);
+    if (state != NULL)
+        Py_CLEAR(state->default_timeout);
+}
+
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT, .m_name = "_fast", .m_size = sizeof(struct state), .m_methods = functions, .m_slots = slots,
+    .m_free = end,
 };
 
 PyMODINIT_FUNC PyInit__fast(void) { return PyModuleDef_Init(&definition); }

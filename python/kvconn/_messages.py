@@ -20,7 +20,7 @@ from ._check import text, timeout, uint64
 from ._ffi import DEFAULT, DEFAULT_TIMEOUT
 
 _attempt_send, _attempt_send_to, _attempt_send_batch = _attempts.send, _attempts.send_to, _attempts.send_batch
-_in_flight, _accepted = pins.in_flight, pins.accepted
+_pinned = pins.accepted  # not empty while any buffer is pinned
 
 _Tried = tuple[list[tuple[int, int]], bytes | None]  # what an attempt of a batch returns
 
@@ -35,12 +35,12 @@ def send(conn: types.Id, frames: types.Frames, timeout_ms: int = DEFAULT_TIMEOUT
     cell: list[Any] = [None]
     try:
         sent = _attempt_send(cell, conn, frames, timeout_ms)
-        if (_accepted or _in_flight) and cell[0] is not None:
+        if _pinned and cell[0] is not None:
             pins.sweep(uint64("conn", conn))
     except BaseException as exception:
         _attempts.interrupted(exception, cell, "kvconn_send")
         raise
-    if sent is not None and sent is not False:
+    if sent:
         return sent
     if cell[0] is not None:
         raise _attempts.failure(cell)
@@ -66,12 +66,12 @@ def send_to(
     cell: list[Any] = [None]
     try:
         sent: Any = _attempt_send_to(cell, manager, endpoint, frames, timeout_ms)
-        if (_accepted or _in_flight) and cell[0] is not None:
+        if _pinned and cell[0] is not None:
             pins.sweep()
     except BaseException as exception:
         _attempts.interrupted(exception, cell, "kvconn_send_to")
         raise
-    if sent is not None and sent is not False:
+    if sent:
         accepted: tuple[int, int] = sent
         return accepted
     if cell[0] is not None:
@@ -117,7 +117,7 @@ def send_batch(
     cell: list[Any] = [None]
     try:
         tried = _attempt_send_batch(cell, items, timeout_ms)
-        if (_accepted or _in_flight) and cell[0] is not None:
+        if _pinned and cell[0] is not None:
             pins.sweep()
         if tried is None:
             failed = None if cell[0] is None else _attempts.failure(cell)

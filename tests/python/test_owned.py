@@ -160,6 +160,34 @@ def test_a_message_whose_call_is_not_over_stays_pinned_and_a_refused_one_does_no
     assert not is_pinned(buffer) and asked == [] and not pins
 
 
+@pytest.mark.parametrize("later", ["send", "send_to", "send_batch"])
+def test_a_send_unpins_what_an_interrupted_call_has_left(kv, manager, peer, later):
+    """Nothing else is pinned, and no call but sends comes after the one whose result was not taken."""
+    from kvconn import _calls
+
+    receiver = peer()
+    conn = kv.connect(receiver.endpoint, wait_ms=5000, manager=manager)
+    calls = {
+        "send": lambda: kv.send(conn, [b"x"]),
+        "send_to": lambda: kv.send_to(receiver.endpoint, [b"x"], manager=manager),
+        "send_batch": lambda: kv.send_batch([(conn, [b"x"])]),
+    }
+    while _calls.pins:
+        _calls.pins._due = 0
+        _calls.pins.sweep()
+    buffer, call = pinned(_calls.pins, conn, 1, _calls.UNFINISHED)
+    for _ in range(3):
+        calls[later]()
+        assert is_pinned(buffer)
+    _calls.pins.unpin_all()
+    call.last, call.error.status = True, _calls.TIMEOUT
+    calls[later]()
+    assert not is_pinned(buffer)
+    _calls.pins._due = 0
+    _calls.pins.sweep()
+    assert not _calls.pins
+
+
 def test_a_sweep_looks_at_its_connection_and_at_some_others(kv):
     from kvconn import _buffers
 
