@@ -356,14 +356,28 @@ def goodbye(socket: zmq.Socket[bytes], quiet_ms: int = 100) -> Iterator[list[byt
 def _half_close(socket: zmq.Socket[bytes]) -> int:
     """Closes our direction of each connection to the socket's endpoint; how many libzmq has not closed yet."""
     endpoint, connections = socket.last_endpoint.decode().rstrip("\0"), 0
-    for descriptor in os.listdir("/proc/self/fd"):
-        with contextlib.suppress(OSError), _socket.socket(fileno=os.dup(int(descriptor))) as connection:
+    for link in pathlib.Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError), _duplicate(int(link.name)) as connection:
             name = connection.getsockname()  # (host, port, ...), a path, or the bytes of an abstract name
-            text = f":{name[1]}" if isinstance(name, tuple) else f"ipc://{name}".replace("b'\\x00", "@").rstrip("'")
+            text = f":{name[1]}" if isinstance(name, tuple) else f"ipc://{_text(name)}"
             if endpoint.endswith(text) and not connection.getsockopt(_socket.SOL_SOCKET, _socket.SO_ACCEPTCONN):
                 connections += 1
                 connection.shutdown(_socket.SHUT_WR)
     return connections
+
+
+def _duplicate(descriptor: int) -> _socket.socket:
+    """A duplicate of a socket, so that nothing else is closed by it. OSError if it is no socket."""
+    duplicate = os.dup(descriptor)
+    try:
+        return _socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)
+        raise
+
+
+def _text(name: str | bytes) -> str:
+    return name if isinstance(name, str) else "@" + name[1:].decode(errors="replace")
 
 
 def _last_messages(socket: zmq.Socket[bytes], quiet_ms: int) -> Iterator[list[bytes]]:

@@ -165,14 +165,24 @@ impl Push {
         Push { socket, monitor }
     }
 
-    /// Waits for this event, past all others.
+    /// Waits for the end of its connection or of its handshake. Which side closes first decides which event it is.
     #[track_caller]
-    pub fn wait_for(&self, event: zmq::SocketEvent) {
+    pub fn wait_for_end(&self) {
+        use zmq::SocketEvent::*;
+        let ends = [DISCONNECTED, HANDSHAKE_FAILED_NO_DETAIL, HANDSHAKE_FAILED_PROTOCOL, HANDSHAKE_FAILED_AUTH];
         loop {
-            let frames = self.monitor.recv_multipart(0).unwrap_or_else(|error| panic!("no {event:?}: {error}"));
-            if u16::from_ne_bytes([frames[0][0], frames[0][1]]) == event as u16 {
+            let frames = self.monitor.recv_multipart(0).unwrap_or_else(|error| panic!("no end: {error}"));
+            let event = u16::from_ne_bytes([frames[0][0], frames[0][1]]);
+            if ends.iter().any(|end| *end as u16 == event) {
                 return;
             }
         }
+    }
+
+    /// Not in: it has no connection that is ready.
+    #[track_caller]
+    pub fn check_is_out(&self) {
+        self.socket.set_sndtimeo(0).expect("an option");
+        assert_eq!(self.socket.send("plain", 0), Err(zmq::Error::EAGAIN));
     }
 }

@@ -61,7 +61,7 @@ fn it_leaves_without_loss() {
     }
     rank.wait_for("connections", 1);
     assert_eq!(rank.ask("goodbye"), "goodbye");
-    push.wait_for(zmq::SocketEvent::DISCONNECTED);
+    push.wait_for_end();
     assert_eq!(rank.wait().code(), Some(0));
     let bytes = std::fs::read(&record).unwrap();
     std::fs::remove_file(&record).unwrap();
@@ -79,7 +79,7 @@ fn it_leaves_although_a_sender_comes_back() {
     let push = Push::connect(&rank.endpoint);
     rank.wait_for("connections", 1);
     assert_eq!(rank.ask("goodbye"), "goodbye");
-    push.wait_for(zmq::SocketEvent::DISCONNECTED);
+    push.wait_for_end();
     let mut again = rank.visit();
     assert_eq!(read(&mut again, 1 << 20)[0], 0xff, "a greeting, then the end");
     drop(again);
@@ -92,6 +92,6 @@ fn sigterm_is_a_goodbye() {
     let push = Push::connect(&rank.endpoint);
     rank.wait_for("connections", 1);
     rank.signal(libc::SIGTERM);
-    push.wait_for(zmq::SocketEvent::DISCONNECTED);
+    push.wait_for_end();
     assert_eq!(rank.wait().code(), Some(0));
 }
