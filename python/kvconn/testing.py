@@ -355,7 +355,9 @@ def goodbye(socket: zmq.Socket[bytes], quiet_ms: int = 100) -> Iterator[list[byt
 
 def _half_close(socket: zmq.Socket[bytes]) -> int:
     """Closes our direction of each connection to the socket's endpoint; how many libzmq has not closed yet."""
-    endpoint, connections = socket.last_endpoint.decode().rstrip("\0"), 0
+    import zmq  # who calls this has it
+
+    endpoint, connections = socket.get_string(zmq.LAST_ENDPOINT).rstrip("\0"), 0
     for link in pathlib.Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError), _duplicate(int(link.name)) as connection:
             name = connection.getsockname()  # (host, port, ...), a path, or the bytes of an abstract name
