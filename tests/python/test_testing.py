@@ -226,9 +226,10 @@ def test_a_pyzmq_rank_leaves_without_loss(kv, manager, another_manager, testing,
         sender = threading.Thread(target=load)
         sender.start()
         wait_until_true("there is load", lambda: len(sent) > 500)
-        received = []
+        received, deadline = [], time.monotonic() + 60
         for frames in testing.goodbye(pull):
             received.append(frames)
+            assert time.monotonic() < deadline, "it does not end"
         stop.set()
         sender.join()
         info = kv.connection_info(busy)
