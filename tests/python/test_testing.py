@@ -219,16 +219,16 @@ def test_a_pyzmq_rank_leaves_without_loss(kv, manager, another_manager, testing,
         def load():
             while not stop.is_set():
                 try:
-                    sent.append(kv.send(busy, [b"%d" % len(sent)]))
+                    sent.append(kv.send(busy, [b"%d" % len(sent), bytes(50_000)]))
                 except (kv.PeerLost, kv.Stale):
                     return
 
         sender = threading.Thread(target=load)
         sender.start()
-        wait_until_true("there is load", lambda: len(sent) > 500)
+        wait_until_true("there is load", lambda: len(sent) > 200)
         received, deadline = [], time.monotonic() + 60
         for frames in testing.goodbye(pull):
-            received.append(frames)
+            received.append(frames[:1])
             assert time.monotonic() < deadline, "it does not end"
         stop.set()
         sender.join()
