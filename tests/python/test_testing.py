@@ -3,6 +3,7 @@
 import errno
 import os
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -248,6 +249,34 @@ def test_a_goodbye_half_closes_before_its_messages_are_read(kv, manager, testing
         messages = testing.goodbye(pull)
         wait_until_true("the end is seen", lambda: kv.connection_info(conn)["state"] == kv.STATE_ENDED)
         assert list(messages) == [[b"x"]]
+
+
+def test_a_goodbye_waits_for_the_slowest_sender(testing):
+    """It speaks ZMTP by hand: a message comes after its end of the half-closed connection, long after `quiet_ms`."""
+    greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00NULL" + bytes(48)
+    ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PUSH"
+
+    def send_late(sender):
+        while sender.recv(4096):
+            pass
+        time.sleep(0.3)
+        sender.sendall(b"\x00\x04late")
+        sender.close()
+
+    with zmq.Context() as context, context.socket(zmq.PULL) as pull:
+        port = pull.bind_to_random_port("tcp://127.0.0.1")
+        sender = socket.create_connection(("127.0.0.1", port))
+        sender.sendall(greeting + ready)
+        heard = b""
+        while b"PULL" not in heard:  # in its READY, which must come before the first message
+            heard += sender.recv(4096)
+        sender.sendall(b"\x00\x05early")
+        assert pull.poll(10_000) and pull.recv() == b"early"
+        messages = testing.goodbye(pull, quiet_ms=10)
+        thread = threading.Thread(target=send_late, args=(sender,))
+        thread.start()
+        assert list(messages) == [[b"late"]]
+        thread.join()
 
 
 # ---- The program -----------------------------------------------------------------------------------------------------
