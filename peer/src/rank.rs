@@ -108,7 +108,8 @@ impl Rank {
                     }
                 }
             }
-            if ready.message && !self.paused {
+            // A command may have ended the life that the message came to.
+            if ready.message && !self.paused && self.kind == Kind::Pull {
                 sleep(self.options.step);
                 self.read_round()?;
             }
@@ -237,7 +238,6 @@ impl Rank {
     /// to leave, must not read what its senders have sent meanwhile before it half-closes.
     fn read_round(&mut self) -> io::Result<()> {
         for _ in 0..ROUND {
-            // A command may have ended the life.
             let Life::Zmtp(zmtp) = &self.life else { break };
             let leave = zmq::PollItem::from_fd(self.terminated.descriptor(), zmq::POLLIN);
             let mut items = [leave, zmtp.socket.as_poll_item(zmq::POLLIN)];
