@@ -31,7 +31,8 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 trap 'exit 1' HUP INT TERM
 stage=$work/stage
-PREFIX=/usr DESTDIR=$stage LIBDIR=/usr/lib/$multiarch INCLUDEDIR=/usr/include DOCDIR=/usr/share/doc/libkvconn-dev \
+# A package for several architectures cannot hold a program: KVCONN_BUILD_PEER is left out.
+PREFIX=/usr DESTDIR=$stage KVCONN_BUILD_PEER='' BINDIR=/usr/bin LIBDIR=/usr/lib/$multiarch INCLUDEDIR=/usr/include DOCDIR=/usr/share/doc/libkvconn-dev \
     DEBUGDIR=/usr/lib/debug "$root/packaging/install.sh" install >/dev/null
 library=$stage/usr/lib/$multiarch/libkvconn.so.$upstream
 

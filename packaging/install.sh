@@ -4,6 +4,7 @@
 # Everything is made in a temporary directory and copied to its place, so root leaves nothing in the build directory, and
 # nothing is compiled. KVCONN_BUILD_LIB and KVCONN_BUILD_ARCHIVE name what is installed: any shared library of kvconn, and
 # any archive that packaging/archive.sh has made. Without KVCONN_BUILD_ARCHIVE, it is made from KVCONN_CARGO_ARCHIVE.
+# KVCONN_BUILD_PEER names the program kvconn-peer; without it, it is not installed.
 set -eu
 umask 022
 root=$(cd "$(dirname "$0")/.." && pwd)
@@ -19,7 +20,7 @@ absolute() {
 case $PREFIX in /*) ;; *) PREFIX=$PWD/$PREFIX ;; esac
 PREFIX=$(realpath -ms "$PREFIX")
 LIBDIR=$(absolute "$LIBDIR") INCLUDEDIR=$(absolute "$INCLUDEDIR")
-DOCDIR=$(absolute "$DOCDIR") DEBUGDIR=$(absolute "$DEBUGDIR")
+BINDIR=$(absolute "$BINDIR") DOCDIR=$(absolute "$DOCDIR") DEBUGDIR=$(absolute "$DEBUGDIR")
 to=$DESTDIR # before every path
 
 version=$(sed -n 's/^version = "\(.*\)"$/\1/p' "$root/Cargo.toml" | head -n 1)
@@ -52,7 +53,7 @@ uninstall() {
     fi
     rm -f "$installed" "$to$LIBDIR/$soname" "$to$LIBDIR/libkvconn.so" "$to$LIBDIR/libkvconn.a" \
         "$to$LIBDIR/pkgconfig/kvconn.pc" "$to$LIBDIR/pkgconfig/kvconn-static.pc" \
-        "$to$INCLUDEDIR/kvconn.h" "$to$INCLUDEDIR/kvconn.hpp"
+        "$to$INCLUDEDIR/kvconn.h" "$to$INCLUDEDIR/kvconn.hpp" "$to$BINDIR/kvconn-peer"
     for name in $packages; do rm -f "$to$LIBDIR/cmake/kvconn/$name.cmake"; done
     for file in $documents; do rm -f "$to$DOCDIR/${file##*/}"; done
     for file in $examples; do rm -f "$to$DOCDIR/$file"; done
@@ -64,7 +65,7 @@ uninstall() {
 # Removes the directories that are empty now, up to and with the prefix. Those of /usr and /usr/local belong to the system.
 remove_empty() {
     case $to$PREFIX in /usr | /usr/local) return ;; esac
-    for directory in "$LIBDIR" "$INCLUDEDIR" "$DOCDIR" "$DEBUGDIR"; do
+    for directory in "$BINDIR" "$LIBDIR" "$INCLUDEDIR" "$DOCDIR" "$DEBUGDIR"; do
         while :; do
             case $directory/ in "$PREFIX"/*) ;; *) break ;; esac
             if [ -e "$to$directory" ]; then rmdir "$to$directory" 2>/dev/null || break; fi
@@ -134,6 +135,10 @@ install_all() {
     ln -sf "libkvconn.so.$version" "$to$LIBDIR/$soname"
     ln -sf "$soname" "$to$LIBDIR/libkvconn.so"
     put 644 "$archive" "$LIBDIR/libkvconn.a"
+    if [ -n "${KVCONN_BUILD_PEER:-}" ]; then
+        "${STRIP:-strip}" -o "$work/peer" "$KVCONN_BUILD_PEER"
+        put 755 "$work/peer" "$BINDIR/kvconn-peer"
+    fi
 
     put 644 "$root/include/kvconn.h" "$INCLUDEDIR/kvconn.h"
     if [ -e "$root/include/kvconn.hpp" ]; then put 644 "$root/include/kvconn.hpp" "$INCLUDEDIR/kvconn.hpp"; fi

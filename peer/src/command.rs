@@ -2,6 +2,8 @@
 
 use std::io::{self, Read};
 
+use crate::kind::Kind;
+
 /// What standard input may ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Command {
@@ -11,19 +13,34 @@ pub enum Command {
     Freeze,
     Die,
     Goodbye,
+    Refuse,
+    /// None: the kind of the life before.
+    Accept(Option<Kind>),
+    Restart(Option<Kind>),
 }
 
 impl Command {
-    pub fn parse(line: &str) -> Option<Command> {
-        Some(match line.trim() {
+    pub fn parse(line: &str) -> Result<Command, String> {
+        let mut words = line.split_whitespace();
+        let name = words.next().unwrap_or_default();
+        let mut argument = words.next();
+        let mut kind = || argument.take().map(Kind::parse).transpose();
+        let command = match name {
             "report" => Command::Report,
             "pause" => Command::Pause,
             "resume" => Command::Resume,
             "freeze" => Command::Freeze,
             "die" => Command::Die,
             "goodbye" => Command::Goodbye,
-            _ => return None,
-        })
+            "refuse" => Command::Refuse,
+            "accept" => Command::Accept(kind()?),
+            "restart" => Command::Restart(kind()?),
+            _ => return Err(format!("there is no command {line:?}")),
+        };
+        match argument.or(words.next()) {
+            Some(more) => Err(format!("{name}: {more:?} is one word too many")),
+            None => Ok(command),
+        }
     }
 }
 
@@ -70,8 +87,21 @@ mod tests {
 
     #[test]
     fn a_command_is_a_whole_line() {
-        assert_eq!(Command::parse("goodbye\r"), Some(Command::Goodbye));
-        assert_eq!(Command::parse("good"), None);
-        assert_eq!(Command::parse(""), None);
+        assert_eq!(Command::parse("goodbye\r"), Ok(Command::Goodbye));
+        assert_eq!(Command::parse("accept"), Ok(Command::Accept(None)));
+        assert_eq!(Command::parse(" restart  http "), Ok(Command::Restart(Some(Kind::Http))));
+    }
+
+    #[test]
+    fn an_error_names_what_is_wrong() {
+        for (line, expected) in [
+            ("good", "there is no command \"good\""),
+            ("", "there is no command \"\""),
+            ("pause now", "pause: \"now\" is one word too many"),
+            ("accept pull now", "accept: \"now\" is one word too many"),
+            ("restart ftp", "there is no kind \"ftp\": it is one of pull, rep, mute, http, garbage"),
+        ] {
+            assert_eq!(Command::parse(line), Err(expected.to_string()), "{line}");
+        }
     }
 }

@@ -1,24 +1,31 @@
-//! The PULL socket: it reads messages, obeys commands, and leaves without loss.
+//! The rank: it lives at one endpoint, reads messages, obeys commands, and leaves without loss.
 
-use std::collections::HashSet;
 use std::io::{self, Write};
-use std::net::{Shutdown, SocketAddrV6, TcpStream};
-use std::os::fd::{BorrowedFd, RawFd};
 use std::thread::sleep;
-use std::time::{Duration, Instant};
 
 use crate::command::{Command, Lines};
-use crate::options::Options;
+use crate::curve::Keys;
+use crate::directory::Directory;
+use crate::kept::Kept;
+use crate::kind::Kind;
+use crate::options::{Curve, Options};
 use crate::record::Record;
 use crate::signals::{Terminated, send_to_self};
+use crate::stranger::Stranger;
+use crate::zmtp::{Zmtp, retry};
 
-/// How long a bind is tried: the port of a process that was just killed may need a moment.
-const BIND: Duration = Duration::from_secs(5);
-const BIND_AGAIN: Duration = Duration::from_millis(10);
 /// Messages read before the commands are looked at again.
 const ROUND: usize = 512;
 /// At a goodbye, when the senders have closed: how long the queue must stay empty.
 const QUIET_MS: i64 = 100;
+
+/// What is at the endpoint.
+enum Life {
+    Zmtp(Zmtp),
+    Stranger(Stranger),
+    /// None: the endpoint could not be kept.
+    Refusing(Option<Kept>),
+}
 
 /// What a round of waiting found.
 struct Ready {
@@ -28,29 +35,21 @@ struct Ready {
 }
 
 pub struct Rank {
+    life: Life,
+    /// What the life is, or what it was before it refused.
+    kind: Kind,
+    endpoint: String,
     options: Options,
-    pull: zmq::Socket,
-    /// Tells which connections begin and end.
-    monitor: zmq::Socket,
+    keys: Option<Keys>,
     terminated: Terminated,
     lines: Lines,
     record: Option<Record>,
-    /// How many connections live.
-    connections: usize,
-    /// libzmq's descriptors of the connections that have begun. libzmq may have closed some of them since.
-    descriptors: HashSet<RawFd>,
     paused: bool,
     messages: u64,
     bytes: u64,
-}
-
-/// The endpoint as one writes it: libzmq's dual-stack listener calls 127.0.0.1 [::ffff:127.0.0.1].
-fn plain(endpoint: &str) -> String {
-    let mapped = endpoint.strip_prefix("tcp://").and_then(|text| text.parse::<SocketAddrV6>().ok());
-    match mapped.and_then(|address| Some((address.ip().to_ipv4_mapped()?, address.port()))) {
-        Some((ip, port)) => format!("tcp://{ip}:{port}"),
-        None => endpoint.to_owned(),
-    }
+    accepted: u64,
+    /// That of an endpoint `ipc://*`.
+    _directory: Option<Directory>,
 }
 
 impl Rank {
@@ -58,39 +57,34 @@ impl Rank {
     pub fn bind(options: Options) -> io::Result<Rank> {
         let terminated = Terminated::new()?;
         let record = options.record.as_deref().map(Record::open).transpose()?;
-        let context = zmq::Context::new();
-        let pull = context.socket(zmq::PULL)?;
-        pull.set_linger(0)?;
-        pull.set_ipv6(true)?;
-        pull.set_rcvhwm(options.rcvhwm)?;
-        if options.rcvbuf >= 0 {
-            pull.set_rcvbuf(options.rcvbuf)?;
+        let keys = match &options.curve {
+            Curve::Off => None,
+            Curve::New => Some(Keys::make()?),
+            Curve::Secret(path) => Some(Keys::read(path)?),
+        };
+        let (directory, endpoint) = match options.endpoint.as_str() {
+            "ipc://*" => Directory::with_endpoint().map(|(directory, endpoint)| (Some(directory), endpoint))?,
+            endpoint => (None, endpoint.to_owned()),
+        };
+        let (life, endpoint) = open(options.kind, &endpoint, &options, keys.as_ref())?;
+        match &keys {
+            Some(keys) => say(&format!("bound {endpoint} {}", keys.public))?,
+            None => say(&format!("bound {endpoint}"))?,
         }
-        let events = zmq::SocketEvent::ACCEPTED as i32 | zmq::SocketEvent::DISCONNECTED as i32;
-        pull.monitor("inproc://monitor", events)?;
-        let monitor = context.socket(zmq::PAIR)?;
-        monitor.connect("inproc://monitor")?;
-        let deadline = Instant::now() + BIND;
-        while let Err(error) = pull.bind(&options.endpoint) {
-            if error != zmq::Error::EADDRINUSE || Instant::now() > deadline {
-                return Err(io::Error::other(format!("cannot listen at {}: {error}", options.endpoint)));
-            }
-            sleep(BIND_AGAIN);
-        }
-        let endpoint = pull.get_last_endpoint()?.map_err(|_| io::Error::other("the endpoint is not UTF-8"))?;
-        say(&format!("bound {}", plain(endpoint.trim_end_matches('\0'))))?;
         Ok(Rank {
+            life,
+            kind: options.kind,
+            endpoint,
             options,
-            pull,
-            monitor,
+            keys,
             terminated,
             lines: Lines::default(),
             record,
-            connections: 0,
-            descriptors: HashSet::new(),
             paused: false,
             messages: 0,
             bytes: 0,
+            accepted: 0,
+            _directory: directory,
         })
     }
 
@@ -105,16 +99,17 @@ impl Rank {
                 let Some(lines) = self.lines.read()? else { return Ok(()) };
                 for line in lines {
                     match Command::parse(&line) {
-                        Some(Command::Goodbye) => {
+                        Ok(Command::Goodbye) => {
                             say("goodbye")?;
                             return self.leave();
                         }
-                        Some(command) => self.obey(command)?,
-                        None => say(&format!("error: there is no command {line:?}"))?,
+                        Ok(command) => self.obey(command)?,
+                        Err(error) => say(&format!("error: {error}"))?,
                     }
                 }
             }
-            if ready.message && !self.paused {
+            // A command may have ended the life that the message came to.
+            if ready.message && !self.paused && self.kind == Kind::Pull {
                 sleep(self.options.step);
                 self.read_round()?;
             }
@@ -123,9 +118,7 @@ impl Rank {
 
     fn obey(&mut self, command: Command) -> io::Result<()> {
         match command {
-            Command::Report => {
-                say(&format!("report messages={} bytes={} connections={}", self.messages, self.bytes, self.connections))
-            }
+            Command::Report => self.report(),
             Command::Pause => {
                 self.paused = true;
                 say("paused")
@@ -140,49 +133,114 @@ impl Rank {
             }
             Command::Die => send_to_self(libc::SIGKILL),
             Command::Goodbye => unreachable!("serve() leaves"),
+            Command::Refuse => match self.refuse() {
+                Ok(()) => say("refusing"),
+                Err(error) => say(&format!("error: it refuses, but cannot keep {}: {error}", self.endpoint)),
+            },
+            Command::Accept(kind) => {
+                let accepts = !matches!(self.life, Life::Refusing(_));
+                match kind {
+                    Some(kind) if accepts && kind != self.kind => {
+                        say("error: it accepts as another kind: refuse before, or restart")
+                    }
+                    _ if accepts => say(&format!("accepting {}", self.endpoint)),
+                    kind => self.begin(kind.unwrap_or(self.kind), "accepting"),
+                }
+            }
+            Command::Restart(kind) => {
+                // If the endpoint cannot be kept, the new life may still get it.
+                let _ = self.refuse();
+                self.begin(kind.unwrap_or(self.kind), "restarted")
+            }
+        }
+    }
+
+    fn report(&mut self) -> io::Result<()> {
+        let connections = match &mut self.life {
+            Life::Zmtp(zmtp) => {
+                self.accepted += zmtp.take_accepted();
+                zmtp.connections
+            }
+            Life::Stranger(stranger) => {
+                self.accepted += stranger.take_accepted();
+                stranger.connections()
+            }
+            Life::Refusing(_) => 0,
+        };
+        let Rank { messages, bytes, accepted, .. } = self;
+        say(&format!("report messages={messages} bytes={bytes} connections={connections} accepted={accepted}"))
+    }
+
+    /// Ends the life with its connections. Nobody listens at the endpoint then.
+    fn refuse(&mut self) -> io::Result<()> {
+        match &mut self.life {
+            Life::Zmtp(zmtp) => {
+                zmtp.note_connections()?;
+                self.accepted += zmtp.take_accepted();
+            }
+            Life::Stranger(stranger) => self.accepted += stranger.take_accepted(),
+            Life::Refusing(Some(_)) => return Ok(()),
+            Life::Refusing(None) => {}
+        }
+        // The life ends before its endpoint is kept.
+        self.life = Life::Refusing(None);
+        self.life = Life::Refusing(Some(Kept::keep(&self.endpoint)?));
+        Ok(())
+    }
+
+    /// A new life of a rank that refuses.
+    fn begin(&mut self, kind: Kind, answer: &str) -> io::Result<()> {
+        let kept = match std::mem::replace(&mut self.life, Life::Refusing(None)) {
+            Life::Refusing(Some(kept)) => kept.share()?,
+            _ => None,
+        };
+        match open(kind, &self.endpoint, &self.options, self.keys.as_ref()) {
+            Ok((life, _)) => {
+                (self.life, self.kind, self.paused) = (life, kind, false);
+                say(&format!("{answer} {}", self.endpoint))
+            }
+            Err(error) => {
+                drop(kept);
+                let _ = self.refuse();
+                say(&format!("error: it refuses: {error}"))
+            }
         }
     }
 
     /// Waits until there is something to do, and notes which connections have begun and ended.
     fn wait(&mut self) -> io::Result<Ready> {
-        let (none, some) = (zmq::PollEvents::empty(), zmq::POLLIN);
-        let mut items = [
-            zmq::PollItem::from_fd(self.terminated.descriptor(), some),
-            zmq::PollItem::from_fd(0, some),
-            self.monitor.as_poll_item(some),
-            self.pull.as_poll_item(if self.paused { none } else { some }),
-        ];
+        let some = zmq::POLLIN;
+        let reads = self.kind == Kind::Pull && !self.paused;
+        let mut items =
+            vec![zmq::PollItem::from_fd(self.terminated.descriptor(), some), zmq::PollItem::from_fd(0, some)];
+        match &self.life {
+            Life::Zmtp(zmtp) => {
+                items.push(zmtp.monitor.as_poll_item(some));
+                items.push(zmtp.socket.as_poll_item(if reads { some } else { zmq::PollEvents::empty() }));
+            }
+            Life::Stranger(stranger) => items.extend(stranger.descriptors().map(|fd| zmq::PollItem::from_fd(fd, some))),
+            Life::Refusing(_) => {}
+        }
         retry(|| zmq::poll(&mut items, -1))?;
         let found = |item: &zmq::PollItem| !item.get_revents().is_empty();
-        let ready = Ready { leave: found(&items[0]), input: found(&items[1]), message: found(&items[3]) };
-        self.note_connections()?;
-        Ok(ready)
-    }
-
-    /// Each event is two frames: its number and its value; and the endpoint. The value is the descriptor of a connection
-    /// that begins, but not always of one that ends: the libzmq that is built in tells the errno there.
-    fn note_connections(&mut self) -> io::Result<()> {
-        while retry(|| self.monitor.poll(zmq::POLLIN, 0))? > 0 {
-            let frames = retry(|| self.monitor.recv_multipart(0))?;
-            let &[e0, e1, v0, v1, v2, v3] = &frames[0][..] else {
-                return Err(io::Error::other("an event of libzmq's monitor has 6 bytes"));
-            };
-            if u16::from_ne_bytes([e0, e1]) == zmq::SocketEvent::ACCEPTED as u16 {
-                self.connections += 1;
-                self.descriptors.insert(RawFd::from_ne_bytes([v0, v1, v2, v3]));
-            } else {
-                self.connections -= 1;
-            }
+        let message = matches!(self.life, Life::Zmtp(_)) && found(&items[3]);
+        let ready = Ready { leave: found(&items[0]), input: found(&items[1]), message };
+        drop(items);
+        match &mut self.life {
+            Life::Zmtp(zmtp) => zmtp.note_connections()?,
+            Life::Stranger(stranger) => stranger.serve()?,
+            Life::Refusing(_) => {}
         }
-        Ok(())
+        Ok(ready)
     }
 
     /// Reads what is there, at most one round. Leaving comes first: a rank that was stopped, and goes on because it has
     /// to leave, must not read what its senders have sent meanwhile before it half-closes.
     fn read_round(&mut self) -> io::Result<()> {
         for _ in 0..ROUND {
+            let Life::Zmtp(zmtp) = &self.life else { break };
             let leave = zmq::PollItem::from_fd(self.terminated.descriptor(), zmq::POLLIN);
-            let mut items = [leave, self.pull.as_poll_item(zmq::POLLIN)];
+            let mut items = [leave, zmtp.socket.as_poll_item(zmq::POLLIN)];
             retry(|| zmq::poll(&mut items, 0))?;
             let [leave, message] = items.map(|item| !item.get_revents().is_empty());
             if leave || !message {
@@ -194,14 +252,17 @@ impl Rank {
     }
 
     fn read_all(&mut self, quiet_ms: i64) -> io::Result<()> {
-        while retry(|| self.pull.poll(zmq::POLLIN, quiet_ms))? > 0 {
+        while let Life::Zmtp(zmtp) = &self.life
+            && retry(|| zmtp.socket.poll(zmq::POLLIN, quiet_ms))? > 0
+        {
             self.read_one()?;
         }
         Ok(())
     }
 
     fn read_one(&mut self) -> io::Result<()> {
-        let frames = retry(|| self.pull.recv_multipart(0))?;
+        let Life::Zmtp(zmtp) = &self.life else { return Ok(()) };
+        let frames = retry(|| zmtp.socket.recv_multipart(0))?;
         self.messages += 1;
         self.bytes += frames.iter().map(|frame| frame.len() as u64).sum::<u64>();
         match &mut self.record {
@@ -216,36 +277,37 @@ impl Rank {
     /// Once both sides have closed, a libzmq whose queue is full reads no more and drops what the kernel still holds. So
     /// nothing is lost only if the queue has no bound.
     fn leave(mut self) -> io::Result<()> {
-        self.note_connections()?;
-        for &descriptor in &self.descriptors {
-            // SAFETY: the descriptor is used only to duplicate it. If libzmq has closed it, that fails with EBADF, or it is
-            // by now another descriptor of this process: a newer connection, or none that shutdown(2) can harm.
-            let duplicate = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned();
-            if let Ok(duplicate) = duplicate {
-                // A connection that has ended meanwhile says ENOTCONN.
-                let _ = TcpStream::from(duplicate).shutdown(Shutdown::Write);
-            }
+        if self.kind != Kind::Pull {
+            return Ok(());
         }
-        sleep(self.options.last_step);
-        while self.connections > 0 {
+        if let Life::Zmtp(zmtp) = &mut self.life {
+            zmtp.note_connections()?;
+            zmtp.half_close();
+            sleep(self.options.last_step);
+        }
+        while let Life::Zmtp(zmtp) = &mut self.life
+            && zmtp.connections > 0
+        {
             // Both sockets, so that a sender that closes without another message is seen.
-            let mut items = [self.monitor.as_poll_item(zmq::POLLIN), self.pull.as_poll_item(zmq::POLLIN)];
+            let mut items = [zmtp.monitor.as_poll_item(zmq::POLLIN), zmtp.socket.as_poll_item(zmq::POLLIN)];
             retry(|| zmq::poll(&mut items, -1))?;
-            self.note_connections()?;
+            zmtp.note_connections()?;
+            // A sender that has come back meanwhile has to leave, too.
+            zmtp.half_close();
             self.read_all(0)?;
         }
         self.read_all(QUIET_MS)
     }
 }
 
-/// A signal interrupts libzmq's calls, for example when a stopped process continues.
-fn retry<T>(mut call: impl FnMut() -> zmq::Result<T>) -> zmq::Result<T> {
-    loop {
-        match call() {
-            Err(zmq::Error::EINTR) => {}
-            result => return result,
+fn open(kind: Kind, endpoint: &str, options: &Options, keys: Option<&Keys>) -> io::Result<(Life, String)> {
+    let opened = match kind.socket_type() {
+        Some(socket_type) => {
+            Zmtp::open(socket_type, endpoint, options, keys).map(|(zmtp, bound)| (Life::Zmtp(zmtp), bound))
         }
-    }
+        None => Stranger::open(kind, endpoint).map(|(stranger, bound)| (Life::Stranger(stranger), bound)),
+    };
+    opened.map_err(|error| io::Error::other(format!("cannot listen at {endpoint}: {error}")))
 }
 
 fn say(line: &str) -> io::Result<()> {

@@ -12,7 +12,8 @@ pub struct Record {
 
 impl Record {
     pub fn open(path: &Path) -> io::Result<Record> {
-        let file = File::options().create(true).append(true).open(path)?;
+        let opened = File::options().create(true).append(true).open(path);
+        let file = opened.map_err(|error| io::Error::other(format!("{}: {error}", path.display())))?;
         Ok(Record { file, buffer: Vec::new() })
     }
 

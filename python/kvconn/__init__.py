@@ -29,7 +29,7 @@ Objects
     `async with`: a plain `with` waits for a flush at its end, and so holds up the event loop. Events and Failures are
     iterators that wait, and Events is for `async for` too. HealthWatch probes nodes over HTTP. kvconn.types has types
     for annotations, kvconn.zmq the exceptions of pyzmq, kvconn.integrations sockets like pyzmq's and adapters for
-    engines.
+    engines, kvconn.testing ranks for tests.
 
 Constants
     EVENT_…: the "kind" of an event. STATE_… and ENDED_…: the "state" and "ended_by" of a connection. SCOPE_…: the

@@ -2,14 +2,14 @@
 
 import pytest
 
-from runtimes import BUILDERS, Peer, build_go
+from runtimes import BUILDERS, build_go
+from kvconn.testing import Peer  # runtimes says where the package is
 
 
 @pytest.fixture
-def peer(tmp_path):
-    started = Peer(tmp_path / "record")
-    yield started
-    started.close()
+def peer():
+    with Peer() as started:
+        yield started
 
 
 @pytest.fixture(scope="session", params=BUILDERS)

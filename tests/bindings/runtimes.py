@@ -1,9 +1,8 @@
-"""kvconn-peer as the remote rank, and how the programs of bindings/ are compiled and run."""
+"""Where the tests of bindings/ find the library, and how the programs are compiled and run."""
 
 import os
 import pathlib
 import shutil
-import struct
 import subprocess
 import sys
 
@@ -17,49 +16,6 @@ SECONDS = 120  # for a program on a loaded machine
 
 sys.path.insert(0, str(ROOT / "python"))
 os.environ.setdefault("KVCONN_LIB", str(LIBRARY))
-
-
-class Peer:
-    """kvconn-peer: a PULL socket in a process of its own."""
-
-    def __init__(self, record, *options):
-        program = pathlib.Path(os.environ.get("KVCONN_PEER") or TARGET / "release" / "kvconn-peer")
-        if not program.exists():
-            pytest.fail(f"{program} is missing: run `make peer`")
-        self.record = record
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen([program, "--record", record, *options, "tcp://127.0.0.1:*"], **pipes)
-        port = self.process.stdout.readline().rpartition(":")[2].strip()
-        self.endpoint = f"tcp://127.0.0.1:{port}"
-
-    def ask(self, command):
-        self.process.stdin.write(command + "\n")
-        self.process.stdin.flush()
-        return self.process.stdout.readline().strip()
-
-    def received(self):
-        """The messages in its record, as lists of frames."""
-        record = self.record.read_bytes()
-        messages, at = [], 0
-        while at < len(record):
-            (count,) = struct.unpack_from("=I", record, at)
-            sizes = struct.unpack_from(f"={count}I", record, at + 4)
-            at += 4 + 4 * count
-            messages.append([])
-            for size in sizes:
-                messages[-1].append(record[at : at + size])
-                at += size
-        return messages
-
-    def kill_now(self):
-        """SIGKILL; the process and its port are gone when this returns."""
-        self.process.kill()
-        self.process.wait()
-
-    def close(self):
-        self.kill_now()
-        self.process.stdin.close()
-        self.process.stdout.close()
 
 
 def need(program, package):

@@ -19,17 +19,16 @@ def test_the_engine_sends_and_sees_its_peer_killed(engine, peer):
             lines = [process.stdout.readline() for _ in range(4)]
             assert lines[1:] == ["accepted 1\n", "accepted 2\n", "accepted 3\n"], lines + [process.stderr.read()]
             connection = int(re.fullmatch(r"connection (\d+)\n", lines[0])[1])
-            while not peer.ask("report").startswith("report messages=3 "):
-                assert process.poll() is None, process.stderr.read()
+            peer.wait_for(3, SECONDS)
             assert process.poll() is None, "it waits for the end of the connection"
-            peer.kill_now()
+            peer.die()
             out, errors = process.communicate(timeout=SECONDS)
         finally:
             process.kill()
     assert (process.returncode, errors) == (0, "")
     # More than 2^53 in nearly every run: an id that went through a double would differ here.
     assert out == f"KVCONN_PEER_LOST: connection {connection}, 3 accepted, 3 acknowledged\n"
-    assert peer.received() == THE_THREE
+    assert peer.messages() == THE_THREE
 
 
 def test_the_engine_says_why_it_cannot_connect(engine):

@@ -4,6 +4,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 
 import pytest
 
@@ -34,6 +35,8 @@ def test_everything_is_installed_and_the_library_is_small(prefix):
     documents |= {"LICENSE", "THIRD_PARTY.md", "CHANGELOG.md"}
     documents |= {f"{path.parent.name}/{path.name}" for path in ROOT.glob("examples_*/*.*") if path.suffix in EXAMPLES}
     expected |= {f"share/doc/kvconn/{name}" for name in documents}
+    if (BUILT / "kvconn-peer").exists():  # `make peer`
+        expected |= {"bin/kvconn-peer"}
     assert files(prefix) == expected
     assert os.readlink(prefix / "lib/libkvconn.so.0") == LIBRARY
     assert os.readlink(prefix / "lib/libkvconn.so") == "libkvconn.so.0"
@@ -66,6 +69,16 @@ def test_no_installed_text_names_where_it_was_made(prefix):
             assert "@" not in text, name
             for directory in (ROOT, prefix, prefix.parent.parent):
                 assert str(directory) not in text, name
+
+
+@pytest.mark.skipif(not (BUILT / "kvconn-peer").exists(), reason="there is no kvconn-peer: run `make peer`")
+def test_the_installed_peer_runs_and_the_package_finds_it(prefix):
+    """A test of an engine with nothing but the installed copy and the Python files."""
+    program = prefix / "bin" / "kvconn-peer"
+    assert "usage: kvconn-peer" in run(program, "--help") and program.stat().st_size < 4 << 20
+    script = "import kvconn.testing as t; print(t.find_program()); t.Peer().close()"
+    environment = {"KVCONN_LIB": prefix / "lib/libkvconn.so.0", "PYTHONPATH": ROOT / "python", "PATH": "/usr/bin:/bin"}
+    assert run(sys.executable, "-c", script, **environment).strip() == str(program)
 
 
 def test_the_archive_defines_the_functions_of_the_header_and_nothing_else(prefix):
@@ -133,7 +146,7 @@ def test_other_files_can_be_installed_by_the_same_rules(prefix, tmp_path):
     shutil.copy(prefix / "lib/libkvconn.a", other / "kvconn.a")
     inputs = [f"KVCONN_BUILD_LIB={other / 'kvconn.so'}", f"KVCONN_BUILD_ARCHIVE={other / 'kvconn.a'}"]
     make("install", f"PREFIX={tmp_path / 'usr'}", *inputs)
-    assert files(tmp_path / "usr") == files(prefix)
+    assert files(tmp_path / "usr") == files(prefix) - {"bin/kvconn-peer"}, "there is none beside that library"
     assert (tmp_path / "usr/lib/libkvconn.a").read_bytes() == (other / "kvconn.a").read_bytes()
     command = ["make", "-C", ROOT, "install", f"PREFIX={tmp_path / 'none'}", f"KVCONN_BUILD_LIB={tmp_path / 'no.so'}"]
     result = subprocess.run(command, env=clean_environment(), capture_output=True, text=True)

@@ -1,5 +1,6 @@
-"""What the Python tests share: the library's path, PULL peers in their own processes, waiting with a deadline."""
+"""What the Python tests share: the library's path, peers in their own processes, waiting with a deadline."""
 
+import contextlib
 import json
 import os
 import pathlib
@@ -182,6 +183,15 @@ def _factory(kind):
     for process in started:
         process.kill()
         process.close_pipes()
+
+
+@pytest.fixture
+def rank(lib):
+    """Starts ranks as a user's test does: `rank(rcvhwm=1)` is a kvconn.testing.Peer."""
+    from kvconn.testing import Peer
+
+    with contextlib.ExitStack() as started:
+        yield lambda *arguments, **options: started.enter_context(Peer(*arguments, **options))
 
 
 @pytest.fixture

@@ -78,6 +78,21 @@ def test_the_guide_follows_a_node_in_python(lib, peer, nobody, capsys):
     kvconn.handle_failure(names["node"])
 
 
+def python_page():
+    """The programs of docs/python.md: those that belong together, and the test of an engine."""
+    blocks = code_blocks("docs/python.md", "python")
+    (test,) = [block for block in blocks if "def test_" in block]
+    blocks.remove(test)
+    return blocks, test
+
+
+def test_the_test_of_an_engine_in_the_python_page_passes(lib):
+    _, test = python_page()
+    names = {}
+    exec(test, names)
+    names["test_a_rank_restarts"]()
+
+
 def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
     import asyncio
 
@@ -85,7 +100,7 @@ def test_the_programs_of_the_python_page_do_what_it_says(lib, peer, capsys):
 
     receiver = peer("--keep")
     names = {"kvconn": kvconn, "asyncio": asyncio, "endpoint": receiver.endpoint}
-    functions, objects, failures, asynchronous, errors = code_blocks("docs/python.md", "python")
+    functions, objects, failures, asynchronous, errors = python_page()[0]
     exec(functions, names)
     exec(objects, names)
     receiver.expect(2)

@@ -88,19 +88,18 @@ def test_errors_and_timeouts(kv, sockets, peer, manager):
     bound.close()
 
 
-def test_a_bound_socket_stays_with_its_life(kv, sockets, peer, manager):
-    first = peer("--keep")
-    bound = sockets.ConnectionSocket(kv.connect(first.endpoint, None, 5000, manager))
-    loose = sockets.PushSocket(first.endpoint, manager=manager)
+def test_a_bound_socket_stays_with_its_life(kv, sockets, rank, manager):
+    receiver = rank()
+    bound = sockets.ConnectionSocket(kv.connect(receiver.endpoint, None, 5000, manager))
+    loose = sockets.PushSocket(receiver.endpoint, manager=manager)
     bound.send(b"registration")
-    first.expect(1)
-    first.kill()
-    second = peer("--keep", bind=f"tcp://127.0.0.1:{first.port}")
+    receiver.wait_for(1)
+    receiver.restart()
     send_until_accepted(loose, b"status")
     with pytest.raises(zmq.ZMQError):
         bound.send(b"metadata")
-    second.expect(1)
-    assert second.messages() == [[b"status"]]
+    receiver.wait_for(2)
+    assert receiver.messages() == [[b"registration"], [b"status"]]
 
 
 def test_endpoints(sockets):

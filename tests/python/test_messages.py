@@ -109,36 +109,35 @@ def test_a_killed_peer_is_an_event_and_fails_the_next_send(kv, manager, peer):
         kv.find(receiver.endpoint, manager)
 
 
-def test_a_refused_dial_says_why_and_when_to_try_again(kv, manager, peer):
-    receiver = peer()
+def test_a_refused_dial_says_why_and_when_to_try_again(kv, manager, rank):
+    receiver = rank()
     endpoint = receiver.endpoint
-    receiver.kill()
+    receiver.refuse()
     with pytest.raises(kv.ConnectFailed) as refused:
         kv.connect(endpoint, wait_ms=5000, manager=manager)
-    assert refused.value.os_errno == errno.ECONNREFUSED and refused.value.endpoint == canonical(receiver)
+    assert refused.value.os_errno == errno.ECONNREFUSED and refused.value.endpoint == endpoint
     with pytest.raises(kv.Backoff) as later:
         kv.send_to(endpoint, [b"x"], manager=manager)
     assert later.value.os_errno == errno.ECONNREFUSED and 0 < later.value.retry_after_ms <= 200
 
-    back = peer(bind=endpoint)
+    receiver.accept()
     time.sleep(later.value.retry_after_ms / 1000)
     kv.send_to(endpoint, [b"x"], timeout_ms=5000, manager=manager)
-    back.expect(1)
+    receiver.wait_for(1)
 
 
-def test_connect_retry_waits_for_a_peer_that_comes_up_later(kv, manager, peer):
-    first = peer()
-    endpoint = first.endpoint
-    first.kill()
+def test_connect_retry_waits_for_a_peer_that_comes_up_later(kv, manager, rank):
+    receiver = rank()
+    receiver.refuse()
     result = []
     options = {"connect_retry": True}
-    thread = threading.Thread(target=lambda: result.append(kv.connect(endpoint, options, 10_000, manager)))
+    thread = threading.Thread(target=lambda: result.append(kv.connect(receiver.endpoint, options, 10_000, manager)))
     thread.start()
     time.sleep(0.3)
-    receiver = peer(bind=endpoint)
+    receiver.accept()
     thread.join(10)
     kv.send(result[0], [b"x"])
-    receiver.expect(1)
+    receiver.wait_for(1)
 
 
 def test_a_disconnect_fences_until_connect(kv, manager, peer):

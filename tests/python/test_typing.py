@@ -32,6 +32,7 @@ SECONDS = 600  # for a loaded machine
 # What a user writes, and what a type checker must say to it: the line's comment.
 WRITTEN = """
 import kvconn
+import kvconn.testing
 import kvconn.zmq
 from kvconn.types import Event, Options
 
@@ -43,6 +44,9 @@ reveal_type(kvconn.PeerLost)  # type[PeerLost]
 reveal_type(kvconn.EVENT_READY)  # int
 reveal_type(kvconn.take_failure())  # Failure | None
 reveal_type([failure.requests for failure in kvconn.Failures()])  # list[list[int]]
+reveal_type(kvconn.testing.Peer("ipc://*", rcvhwm=1).report().messages)  # int
+reveal_type(kvconn.testing.Peer(curve=True).public_key)  # str | None
+kvconn.testing.Peer(rcvhwm="1")  # error
 options: Options = {"curve_server_key": b"k", "send_hwm": 7}
 kvconn.connect(9)  # error
 kvconn.connect("tcp://127.0.0.1:9", wait_ms="3")  # error
