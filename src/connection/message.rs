@@ -189,13 +189,11 @@ impl ShortMessage {
         }
     }
 
-    /// Frames of these sizes follow. Where there are several, they share memory.
+    /// Frames of these sizes follow. They share memory.
     #[inline(always)]
     pub(crate) fn reserve(&mut self, sizes: impl ExactSizeIterator<Item = usize>) {
-        if sizes.len() > 1 {
-            let shared = sizes.filter(|size| *size > Block::IN_FRAME).map(Block::room_for);
-            self.reserved = shared.fold(0, usize::saturating_add);
-        }
+        let shared = sizes.filter(|size| *size > Block::IN_FRAME).map(Block::room_for);
+        self.reserved = shared.fold(0, usize::saturating_add);
     }
 
     /// Adds a copy of these bytes as its next frame. Returns false, and adds nothing, if there is no memory, or no room
