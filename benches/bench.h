@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { MAX_THREADS = 16, MAX_ENDPOINTS = 64, MAX_FRAMES = 16 };
+enum { MAX_THREADS = 256, MAX_ENDPOINTS = 64, MAX_FRAMES = 16 };
 
 /* The first frame of every message begins with this, so that the sink can check the order. */
 struct header {

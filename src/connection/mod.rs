@@ -31,7 +31,7 @@ use crate::timeout::Timeout;
 
 use acknowledgement::buffers::{self, ZeroCopyBuffers};
 use dial::AddressHistory;
-pub(crate) use end::{End, Finished};
+pub(crate) use end::{Aftermath, End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::ConnectionInner;
 use owner::{Owner, SocketWatcher};

@@ -38,10 +38,36 @@ pub(crate) trait Owner: Send + Sync {
 /// The thread that watches the sockets of connections. Its methods only queue a command (leaf lock), so they may be
 /// called under any lock.
 pub(crate) trait SocketWatcher: Send + Sync {
-    /// Closes the socket of a dial attempt that is watched.
-    fn close(&self, attempt: AttemptId, push: PushSocket);
+    /// Closes the sockets of dial attempts that are watched.
+    fn close(&self, sockets: Vec<(AttemptId, PushSocket)>);
     /// A caller waits for this dial attempt.
     fn hurry(&self, attempt: AttemptId);
     /// Looks after `within` whether messages in flight make progress.
     fn check_stall(&self, conn: ConnId, within: Duration);
+}
+
+/// The socket of an ended connection. When it is dropped, the watcher gets it to close it.
+pub(crate) struct ClosingSocket {
+    socket: Option<(AttemptId, PushSocket)>,
+    watcher: Arc<dyn SocketWatcher>,
+}
+
+impl ClosingSocket {
+    pub(super) fn new(attempt: AttemptId, push: PushSocket, watcher: Arc<dyn SocketWatcher>) -> ClosingSocket {
+        ClosingSocket { socket: Some((attempt, push)), watcher }
+    }
+
+    /// Drops all of them: the watcher, which is the same for all, gets them in one step and is woken once.
+    pub(super) fn close_all(mut sockets: Vec<ClosingSocket>) {
+        let Some(watcher) = sockets.first().map(|first| first.watcher.clone()) else { return };
+        watcher.close(sockets.iter_mut().filter_map(|closing| closing.socket.take()).collect());
+    }
+}
+
+impl Drop for ClosingSocket {
+    fn drop(&mut self) {
+        if let Some(socket) = self.socket.take() {
+            self.watcher.close(vec![socket]);
+        }
+    }
 }

@@ -194,13 +194,20 @@ impl ConnectionInner {
     /// socket's pending error; 0 if there is none, or libzmq has taken it.
     fn take_final_delivery(&mut self, ending: EndReason, known: i32) -> i32 {
         let mut pending = known;
+        let by_peer = matches!(ending, EndReason::ConnectFailed | EndReason::PeerLost);
+        if !by_peer && self.account.is_settled() {
+            // The kernel has nothing to add. Not asking it saves most of the time of ending an idle connection.
+            let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
+            self.delivery = Delivery { accepted, acknowledged, ended_by: EndedBy::Local };
+            return pending;
+        }
         let (in_flight, unanswered) = (self.progress_watched, self.progress.elapsed());
         let update = self.account.refresh();
         if update.progress {
             self.note_progress();
         }
-        let ended_by = match (ending, update.info, self.account.tcp()) {
-            (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
+        let ended_by = match (by_peer, update.info, self.account.tcp()) {
+            (true, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
                 if pending == 0 {
@@ -208,8 +215,8 @@ impl ConnectionInner {
                 }
                 info.ended_by(pending, out_of_time)
             }
-            (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,
-            _ => EndedBy::Local,
+            (true, ..) => EndedBy::Unknown,
+            (false, ..) => EndedBy::Local,
         };
         let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
         self.delivery = Delivery { accepted, acknowledged, ended_by };
@@ -224,8 +231,8 @@ impl ConnectionInner {
     }
 
     /// Why it ended. Empty while it lives.
-    pub(crate) fn end_message(&self) -> String {
-        self.end.as_ref().map_or_else(String::new, |end| end.message.clone())
+    pub(crate) fn end_text(&self) -> &str {
+        self.end.as_ref().map_or("", |end| &end.message)
     }
 
     /// Bytes on the wire that are in flight.

@@ -124,7 +124,7 @@ impl Watcher {
     }
 
     fn queue(&self, command: Command) {
-        queue(&self.commands, &self.wake, command);
+        queue(&self.commands, &self.wake, [command]);
     }
 
     /// Where libzmq reports the events of dial attempts.
@@ -144,8 +144,9 @@ impl Watcher {
 }
 
 impl SocketWatcher for Watcher {
-    fn close(&self, attempt: AttemptId, push: PushSocket) {
-        self.queue(Command::Close { attempt, push });
+    fn close(&self, sockets: Vec<(AttemptId, PushSocket)>) {
+        let close = sockets.into_iter().map(|(attempt, push)| Command::Close { attempt, push });
+        queue(&self.commands, &self.wake, close);
     }
 
     fn hurry(&self, attempt: AttemptId) {
@@ -157,11 +158,15 @@ impl SocketWatcher for Watcher {
     }
 }
 
-fn queue(commands: &Mutex<Commands>, wake: &EventFd, command: Command) {
+fn queue(commands: &Mutex<Commands>, wake: &EventFd, more: impl IntoIterator<Item = Command>) {
     let mut commands = commands.lock();
-    // A look that is due later than the watcher's next one does not wake it.
-    let can_wait = matches!(&command, Command::CheckStall { at, .. } if commands.looks_by.is_some_and(|by| by <= *at));
-    commands.queue.push_back(command);
+    let mut can_wait = true;
+    for command in more {
+        // A look that is due later than the watcher's next one does not wake it.
+        let looks_by = commands.looks_by;
+        can_wait &= matches!(&command, Command::CheckStall { at, .. } if looks_by.is_some_and(|by| by <= *at));
+        commands.queue.push_back(command);
+    }
     // Woken under the lock, and once: the watcher clears the eventfd before it takes commands.
     if !can_wait && !commands.woken || wake.owes_wake() {
         commands.woken = true;

@@ -118,6 +118,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Refusal = Why;
     type WaitSource = ModelWaitSource;
     type Handover = ModelHandover;
+    type Released = ();
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
 
     fn attempt_short(&mut self, item: &mut Item) -> Option<()> {
@@ -192,10 +193,11 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
         ModelWaitSource { world: self.world.clone(), _alive: self.sources.clone() }
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Option<()> {
         assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is closed while a thread polls it");
         assert!(!self.away, "the socket is closed while a sender has it");
         self.socket &= !self.ended && !self.dead;
+        None
     }
 }
 
