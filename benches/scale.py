@@ -314,6 +314,8 @@ def stalled(library, count):
     """No peer reads, and something is in flight on all connections."""
     peers = Peers(receive_buffer=4096)
     conns = library.connect_all(peers.endpoints(count))
+    while library.next_event().kind != FFI.EVENT_NONE:
+        pass  # READY
     for process in peers.processes:
         process.send_signal(19)
     data = ctypes.create_string_buffer(1 << 16)

@@ -33,7 +33,7 @@ struct form {
     FUNCTIONS(POINTER)
 };
 
-enum how { SEND, PACKED, TO, BATCH, BY_TIME /* SEND, for a second; `messages` warm up */ };
+enum how { SEND, PACKED, TO, BATCH, BY_TIME /* SEND for SCALE seconds, after so many `messages` */ };
 
 struct a_case {
     const char *name;
@@ -91,7 +91,8 @@ struct run {
     pthread_mutex_t locks[MAX_ENDPOINTS];
     kvconn_conn_t conns[MAX_ENDPOINTS];
     pthread_barrier_t barrier;
-    atomic_int over; /* the time of a case that is measured by time */
+    double seconds; /* of a case that is measured by time */
+    atomic_int over;
 };
 
 struct worker {
@@ -315,7 +316,9 @@ static void *work(void *argument)
 static void *end_of_time(void *argument)
 {
     struct run *run = argument;
-    usleep(999999);
+    double end = clock_ns(CLOCK_MONOTONIC) + run->seconds * 1e9;
+    while (clock_ns(CLOCK_MONOTONIC) < end)
+        usleep(10000);
     atomic_store(&run->over, 1);
     return NULL;
 }
@@ -352,7 +355,7 @@ static double send_all(struct run *run, struct worker *workers, unsigned long me
 
 static void measure(const struct a_case *which, const struct form *form, int round, double scale, char **argv)
 {
-    struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2])};
+    struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2]), .seconds = scale};
     struct worker workers[MAX_THREADS];
     memset(workers, 0, sizeof workers);
     for (int i = 0; i < which->threads; i++)

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Many threads send 64 bytes to one connection, as fast as they can, for a second at a time: kvconn_send in turns with raw
-libzmq behind a mutex. Both have the same options.
+"""Many threads send 64 bytes to one connection, as fast as they can, for a while: kvconn_send in turns with raw libzmq
+behind a mutex. Both have the same options.
 
-threads.py [--rounds N] [--threads N,N] [--also NAME=LIB]...
+threads.py [--rounds N] [--seconds N] [--threads N,N] [--also NAME=LIB]...
 
 Prints a table: messages per second (median), the worst round as a share of the median, and how many messages the busiest
 thread has sent for each one of the least busy (median, and the worst round). Writes target/bench/threads.json.
@@ -34,6 +34,7 @@ def row(threads, form, rounds):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--seconds", type=float, default=1, help="of each round; more of them share the processors more evenly")
     parser.add_argument("--threads", type=lambda text: text.split(","), default=["2", "8", "32", "64", "256"])
     parser.add_argument("--also", action="append", default=[], metavar="NAME=LIB", help="another libkvconn.so")
     given = parser.parse_args()
@@ -41,10 +42,10 @@ def main():
     run.build_programs(*archives)
     forms = ["same", f"kvconn={library}", *given.also]
     measured = []
-    print(f"{date.today()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, {given.rounds} rounds\n\n{COLUMNS}")
+    print(f"{date.today()}, {os.cpu_count()} processors, load {os.getloadavg()[0]:.1f}, {given.rounds} rounds of {given.seconds:g} s\n\n{COLUMNS}")
     print("| --- " * (COLUMNS.count("|") - 1) + "|", flush=True)
     for threads in given.threads:
-        command = [run.OUT / "sender", run.OUT / "sink", run.OUT / "libzmq.so", given.rounds, 1, f"{threads}t", *forms]
+        command = [run.OUT / "sender", run.OUT / "sink", run.OUT / "libzmq.so", given.rounds, given.seconds, f"{threads}t", *forms]
         output = run.run(*command, stdout=subprocess.PIPE, text=True).stdout
         measured += (lines := [json.loads(line) for line in output.splitlines()])
         for form in (form.split("=")[0] for form in forms):

@@ -34,6 +34,7 @@ use dial::AddressHistory;
 pub(crate) use end::{Aftermath, End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::ConnectionInner;
+pub(crate) use inner::progress::SETTLE;
 use owner::{Owner, SocketWatcher};
 use registry::Registry;
 use slots::Slot;

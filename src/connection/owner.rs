@@ -71,3 +71,46 @@ impl Drop for ClosingSocket {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::budget::descriptors::DescriptorBudget;
+    use crate::connection::socket::open_attempt;
+    use crate::libzmq::{Context, Inbox};
+    use crate::options::Values;
+    use crate::sys::lock::Mutex;
+    use crate::sys::wake::EventFd;
+
+    /// Notes how many sockets it gets at a time.
+    #[derive(Default)]
+    struct Noted(Mutex<Vec<usize>>);
+
+    impl SocketWatcher for Noted {
+        fn close(&self, sockets: Vec<(AttemptId, PushSocket)>) {
+            self.0.lock().push(sockets.len());
+        }
+        fn hurry(&self, _: AttemptId) {}
+        fn check_stall(&self, _: ConnId, _: Duration) {}
+    }
+
+    #[test]
+    fn the_watcher_gets_the_sockets_of_many_ended_connections_in_one_step() {
+        let context = Context::new(1, 16).expect("a context");
+        let inbox = Arc::new(Inbox::new(Arc::new(EventFd::new().expect("an eventfd"))));
+        let (budget, watcher) = (Arc::new(DescriptorBudget::new()), Arc::new(Noted::default()));
+        let make = || {
+            let made = open_attempt((&context, &inbox), &budget, &Values::defaults());
+            let (attempt, push, monitor) = made.expect("a socket");
+            (ClosingSocket::new(attempt, push, watcher.clone()), monitor)
+        };
+        let (sockets, monitors): (Vec<_>, Vec<_>) = (0..3).map(|_| make()).unzip();
+        ClosingSocket::close_all(sockets);
+        assert_eq!(*watcher.0.lock(), [3]);
+        drop(make());
+        ClosingSocket::close_all(Vec::new());
+        assert_eq!(*watcher.0.lock(), [3, 1]);
+        drop(monitors);
+        context.terminate();
+    }
+}

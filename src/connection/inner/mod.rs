@@ -1,6 +1,6 @@
 //! What a connection's lock guards: its state, its socket, its counts.
 
-mod progress;
+pub(super) mod progress;
 mod sending;
 
 use std::os::fd::OwnedFd;
@@ -44,6 +44,10 @@ pub(crate) struct ConnectionInner {
     over_budget: bool,
     /// The watcher checks its progress, because something is in flight.
     progress_watched: bool,
+    /// The kernel's patience is that for messages in flight. It stays so while messages follow each other closely.
+    is_patience_in_flight: bool,
+    /// The watcher looks again whether the kernel's patience can be that of an idle connection.
+    settles: bool,
     /// STALLED was raised, and RECOVERED was not yet.
     pub(super) stalled: bool,
     /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
@@ -120,6 +124,8 @@ impl ConnectionInner {
             stalled: false,
             stall_time: values.ms(Key::StallMs),
             progress_watched: false,
+            is_patience_in_flight: false,
+            settles: false,
             timeouts: PeerTimeouts::new(values),
             wake: None,
             events,

@@ -7,7 +7,7 @@
 mod dials;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use crate::connection::dial::{Dial, Verdict, Way};
 use crate::connection::owner::SocketWatcher;
 use crate::connection::registry::Registry;
 use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected};
-use crate::connection::{Connection, End, Transition};
+use crate::connection::{Connection, End, SETTLE, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::{AttemptId, ConnId};
 use crate::libzmq::{Context, Inbox};
@@ -85,8 +85,16 @@ struct Commands {
 enum Timer {
     Dial(AttemptId),
     HangUp(AttemptId),
-    Stall(ConnId),
     Idle(ConnId),
+}
+
+/// Why the watcher looks at a connection.
+#[derive(Clone, Copy)]
+enum Look {
+    /// Whether what is in flight makes progress.
+    Stall,
+    /// Whether it has been idle for long enough to be treated as idle.
+    Settle,
 }
 
 impl Watcher {
@@ -118,6 +126,7 @@ impl Watcher {
             pacing: Pacing::default(),
             grid: Instant::now(),
             timers: BinaryHeap::new(),
+            looks: BTreeMap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
         Ok(Watcher { commands, wake, inbox })
@@ -202,6 +211,8 @@ struct Watch {
     /// A point of the grid.
     grid: Instant,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    /// The looks at connections, at points of the grid. Most timers are looks, so each must cost little.
+    looks: BTreeMap<Instant, Vec<(ConnId, Look)>>,
 }
 
 /// The epoll token of the eventfd. The others are ids of dial attempts, which begin at 1: their TCP descriptors.
@@ -229,6 +240,7 @@ impl Watch {
             }
             self.process_commands();
             self.process_timers();
+            self.process_looks();
             while let Some((attempt, since)) = self.pacing.next() {
                 self.dial(attempt, since);
             }
@@ -236,13 +248,18 @@ impl Watch {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let look = self.looks.keys().next().copied();
+        timer.into_iter().chain(look).min()
     }
 
     fn process_commands(&mut self) {
-        self.commands.lock().woken = false;
-        for _ in 0..COMMANDS_AT_ONCE {
-            let Some(command) = self.commands.lock().queue.pop_front() else { return };
+        let mut commands = self.commands.lock();
+        commands.woken = false;
+        let some = commands.queue.len().min(COMMANDS_AT_ONCE);
+        let taken: Vec<_> = commands.queue.drain(..some).collect();
+        drop(commands);
+        for command in taken {
             match command {
                 Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
                 Command::Resolved { attempt, found } => self.resolved(attempt, found),
@@ -252,7 +269,7 @@ impl Watch {
                     self.insert(attempt, monitor, None, None);
                     self.close(attempt, push);
                 }
-                Command::CheckStall { conn, at } => self.look_at(conn, at),
+                Command::CheckStall { conn, at } => self.look(conn, Look::Stall, at),
             }
         }
     }
@@ -271,8 +288,19 @@ impl Watch {
                     self.dial_due(attempt, now);
                 }
                 Timer::HangUp(attempt) => self.end_without_errno(attempt),
-                Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
+            }
+        }
+    }
+
+    fn process_looks(&mut self) {
+        let now = Instant::now();
+        while let Some(due) = self.looks.first_entry().filter(|first| *first.key() <= now) {
+            for (conn, look) in due.remove() {
+                match look {
+                    Look::Stall => self.check_stall(conn, now),
+                    Look::Settle => self.settle(conn, now),
+                }
             }
         }
     }
@@ -283,18 +311,28 @@ impl Watch {
         let again = inner.check_stall();
         // check_stall touched the socket, so it may have consumed the edge that the polling head needs.
         inner.touched();
+        let settles = again.is_none() && inner.begins_to_settle();
         drop(inner);
         if let Some(time) = again {
-            self.look_at(id, now + time);
+            self.look(id, Look::Stall, now + time);
+        } else if settles {
+            self.look(id, Look::Settle, now + SETTLE);
         }
     }
 
-    /// Looks at the connection's progress then, or at the next point of the grid.
-    fn look_at(&mut self, conn: ConnId, at: Instant) {
+    fn settle(&mut self, id: ConnId, now: Instant) {
+        let Some(conn) = self.registry.find(id) else { return };
+        if conn.lock().settle() {
+            self.look(id, Look::Settle, now + SETTLE);
+        }
+    }
+
+    /// Looks at the connection then, or at the next point of the grid.
+    fn look(&mut self, conn: ConnId, look: Look, at: Instant) {
         let since = at.saturating_duration_since(self.grid).as_nanos();
         let points = since.div_ceil(GRID.as_nanos());
         let at = self.grid + Duration::from_nanos(u64::try_from(points * GRID.as_nanos()).unwrap_or(u64::MAX));
-        self.timers.push(Reverse((at, Timer::Stall(conn))));
+        self.looks.entry(at).or_default().push((conn, look));
     }
 
     fn check_idle(&mut self, id: ConnId, now: Instant) {
