@@ -13,7 +13,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
 
 use super::pending::{self, PendingSend};
-use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake};
+use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake, Wakeups};
 
 mod batches;
 mod cases;
@@ -410,7 +410,8 @@ impl<const FAIR: bool> Model<FAIR> {
     fn close(&self) {
         let mut pipe = self.gate.lock();
         pipe.ended = true;
-        let wakeups = pipe.close();
+        let mut wakeups = Wakeups::default();
+        let _released = pipe.close(&mut wakeups);
         wakeups.wake();
     }
 
