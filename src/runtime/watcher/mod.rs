@@ -45,6 +45,8 @@ const ERRNO_TAKEN: Duration = Duration::from_millis(5);
 /// Looks at the progress of connections begin at multiples of this, so that many connections are looked at in one wake-up:
 /// there are at most 200 of these in a second.
 const GRID: Duration = Duration::from_millis(5);
+/// The same for looks that are not urgent.
+const COARSE_GRID: Duration = Duration::from_millis(100);
 
 /// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
@@ -329,9 +331,12 @@ impl Watch {
 
     /// Looks at the connection then, or at the next point of the grid.
     fn look(&mut self, conn: ConnId, look: Look, at: Instant) {
-        let since = at.saturating_duration_since(self.grid).as_nanos();
-        let points = since.div_ceil(GRID.as_nanos());
-        let at = self.grid + Duration::from_nanos(u64::try_from(points * GRID.as_nanos()).unwrap_or(u64::MAX));
+        let grid = match look {
+            Look::Stall => GRID.as_nanos(),
+            Look::Settle => COARSE_GRID.as_nanos(),
+        };
+        let points = at.saturating_duration_since(self.grid).as_nanos().div_ceil(grid);
+        let at = self.grid + Duration::from_nanos(u64::try_from(points * grid).unwrap_or(u64::MAX));
         self.looks.entry(at).or_default().push((conn, look));
     }
 
