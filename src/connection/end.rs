@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use super::gate::{Access, Wakeups};
 use super::inner::ConnectionInner;
-use super::owner::ClosingSocket;
+use super::socket_watcher::ClosingSocket;
 use super::state::{EndReason, Transition};
 use crate::delivery::Delivery;
 

@@ -12,6 +12,7 @@ pub(crate) mod owner;
 pub(crate) mod registry;
 pub(crate) mod slots;
 pub(crate) mod socket;
+pub(crate) mod socket_watcher;
 pub(crate) mod state;
 mod timeouts;
 
@@ -35,10 +36,11 @@ pub(crate) use end::{Aftermath, End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::ConnectionInner;
 pub(crate) use inner::progress::SETTLE;
-use owner::{Owner, SocketWatcher};
+use owner::Owner;
 use registry::Registry;
 use slots::Slot;
 use socket::PushSocket;
+use socket_watcher::SocketWatcher;
 pub use state::{EndReason, State, Transition};
 
 /// One connection. After its end it is kept without its socket, as long as the ending is remembered.
