@@ -72,7 +72,7 @@ def measure(path, count):
 
 
 def table(results, rounds, load):
-    machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release()}, load {load}"
+    machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release().split("-")[0]}, load {load}"
     lines = [f"{date.today()}, {machine}, medians of {rounds} rounds.", "", "| connections | " + " | ".join(COLUMNS) + " |"]
     lines.append("| --- " * (len(COLUMNS) + 1) + "|")
     for count, values in results.items():
@@ -110,6 +110,7 @@ def main():
     if given.one:
         hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        os.environ["KVCONN_MAX_ENDPOINTS"] = "10000"
         print(json.dumps(measure(given.library, given.one)))
         return
     rounds = {count: [] for count in COUNTS}
