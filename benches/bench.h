@@ -11,7 +11,7 @@
 #include <sys/types.h>
 #include <time.h>
 
-enum { MAX_THREADS = 16, MAX_ENDPOINTS = 128, MAX_FRAMES = 32, MAX_LATENCIES = 1 << 17 };
+enum { MAX_THREADS = 256, MAX_ENDPOINTS = 128, MAX_FRAMES = 32, MAX_LATENCIES = 1 << 17 };
 
 /* The first frame of every message begins with this, so that the sink can check the order. */
 struct header {

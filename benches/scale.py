@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""scale.py LIBRARY...: what thousands of connections cost: descriptors, memory, ending all of them, a flood of dials.
+"""scale.py LIBRARY...: what thousands of connections cost: descriptors, memory, traffic, ending them, a flood of dials.
+
+A library is a libkvconn.so, or a libzmq.so: that is raw libzmq with kvconn's options, for the measurements that say so.
 
 Each measurement runs in a process of its own. Several libraries take turns, so that a load on the machine meets all of
 them. The peers are PULL sockets of pyzmq in other processes. Times of the processor are those of single threads of this
@@ -17,6 +19,7 @@ import resource
 import statistics
 import subprocess
 import sys
+import threading
 import time
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
@@ -84,6 +87,16 @@ class Library:
             self.wait_state(conn, FFI.STATE_READY)
         return conns
 
+    def sender(self):
+        """A function that sends one frame without waiting."""
+        frame, sequence = FFI.kvconn_frame_t(), ctypes.byref(ctypes.c_uint64())
+
+        def send(conn, data):
+            frame.data, frame.size = ctypes.cast(data, ctypes.c_void_p).value, len(data)
+            return self.c.kvconn_send(conn, ctypes.byref(frame), 1, 0, sequence, None) == 0
+
+        return send
+
     def wait_state(self, conn, state):
         info = FFI.kvconn_connection_info_t()
         info.struct_size = ctypes.sizeof(info)
@@ -94,6 +107,42 @@ class Library:
                 return
             assert time.monotonic() < deadline, f"connection in state {info.state}: {info.message}"
             time.sleep(0.002)
+
+
+class Raw:
+    """Raw libzmq with the options that kvconn sets."""
+
+    PUSH, MAX_SOCKETS, EVENTS, POLLOUT, DONTWAIT = 8, 2, 15, 2, 1
+    OPTIONS = {17: 0, 39: 1, 18: -1, 42: 1, 102: 65536}  # LINGER, IMMEDIATE, RECONNECT_IVL, IPV6, OUT_BATCH_SIZE
+
+    def __init__(self, path):
+        self.c = ctypes.CDLL(path)
+        self.c.zmq_ctx_new.restype = self.c.zmq_socket.restype = ctypes.c_void_p
+        self.c.zmq_send.argtypes = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
+        self.context = ctypes.c_void_p(self.c.zmq_ctx_new())
+        self.c.zmq_ctx_set(self.context, self.MAX_SOCKETS, 30000)
+
+    def connect_all(self, endpoints, _=0):
+        sockets = []
+        for endpoint in endpoints:
+            socket = ctypes.c_void_p(self.c.zmq_socket(self.context, self.PUSH))
+            for option, value in self.OPTIONS.items():
+                self.c.zmq_setsockopt(socket, option, ctypes.byref(ctypes.c_int(value)), ctypes.c_size_t(4))
+            assert self.c.zmq_connect(socket, endpoint.encode()) == 0
+            sockets.append(socket)
+        deadline = time.monotonic() + LONG
+        events, size = ctypes.c_int(), ctypes.c_size_t(4)
+        for socket in sockets:
+            while True:
+                self.c.zmq_getsockopt(socket, self.EVENTS, ctypes.byref(events), ctypes.byref(size))
+                if events.value & self.POLLOUT:
+                    break
+                assert time.monotonic() < deadline
+                time.sleep(0.002)
+        return sockets
+
+    def sender(self):
+        return lambda socket, data: self.c.zmq_send(socket, data, len(data), self.DONTWAIT) == len(data)
 
 
 class Peers:
@@ -116,7 +165,8 @@ class Peers:
 
 
 def descriptors():
-    return len(os.listdir("/proc/self/fd"))
+    # Linux 6.2 and later know the number. Listing thousands every few milliseconds would keep a processor busy.
+    return os.stat("/proc/self/fd").st_size or len(os.listdir("/proc/self/fd"))
 
 
 def resident_kib():
@@ -131,6 +181,24 @@ def threads_cpu_ms(name):
         if pathlib.Path(task, "comm").read_text().startswith(name):
             total += int(pathlib.Path(task, "schedstat").read_text().split()[0])
     return total / 1e6
+
+
+def others():
+    """CPU time in ms of this process's threads but this one, and how often they have gone to sleep."""
+    cpu, sleeps = 0, 0
+    for task in glob.glob("/proc/self/task/*"):
+        if int(task.rsplit("/", 1)[1]) != threading.get_native_id():
+            cpu += int(pathlib.Path(task, "schedstat").read_text().split()[0])
+            sleeps += int(pathlib.Path(task, "status").read_text().split("voluntary_ctxt_switches:")[1].split()[0])
+    return cpu / 1e6, sleeps
+
+
+def watcher_sleeps():
+    """How often the watcher has gone to sleep: one more for each time it is woken."""
+    for task in glob.glob("/proc/self/task/*"):
+        if pathlib.Path(task, "comm").read_text().startswith("kvconn-watcher"):
+            return int(pathlib.Path(task, "status").read_text().split("voluntary_ctxt_switches:")[1].split()[0])
+    return 0
 
 
 def wait_descriptors(most):
@@ -246,6 +314,8 @@ def stalled(library, count):
     """No peer reads, and something is in flight on all connections."""
     peers = Peers(receive_buffer=4096)
     conns = library.connect_all(peers.endpoints(count))
+    while library.next_event().kind != FFI.EVENT_NONE:
+        pass  # READY
     for process in peers.processes:
         process.send_signal(19)
     data = ctypes.create_string_buffer(1 << 16)
@@ -254,14 +324,42 @@ def stalled(library, count):
     for conn in conns:
         library.check("kvconn_send", conn, frame, 1, 0, ctypes.byref(sequence))
     time.sleep(12)
-    before, begun = threads_cpu_ms("kvconn-watcher"), time.monotonic()
+    before, sleeps, begun = threads_cpu_ms("kvconn-watcher"), watcher_sleeps(), time.monotonic()
     time.sleep(5)
-    used = (threads_cpu_ms("kvconn-watcher") - before) / 1000 / (time.monotonic() - begun)
+    seconds = time.monotonic() - begun
+    used, sleeps = (threads_cpu_ms("kvconn-watcher") - before) / 1000 / seconds, (watcher_sleeps() - sleeps) / seconds
     peers.kill()
     stalled = 0
     while (event := library.next_event()).kind != FFI.EVENT_NONE:
         stalled += event.kind == FFI.EVENT_STALLED
-    return {"watcher, % of a core": 100 * used, "STALLED events": stalled}
+    return {"watcher, % of a core": 100 * used, "watcher, wake-ups/s": sleeps, "STALLED events": stalled}
+
+
+def traffic(library, count, each=5, seconds=10):
+    """A few messages each second on every connection, evenly."""
+    peers = Peers()
+    conns = library.connect_all(peers.endpoints(count))
+    send, data = library.sender(), b"x" * 64
+    batch, step = count * each // 100, 0.01
+    sent = 0
+    for conn in conns:
+        assert send(conn, data)
+    time.sleep(1)
+    (cpu, _), watcher, sleeps, begun = others(), threads_cpu_ms("kvconn-watcher"), watcher_sleeps(), time.monotonic()
+    while (now := time.monotonic() - begun) < seconds:
+        for _ in range(min(int(now / step + 1) * batch - sent, 10 * batch)):
+            assert send(conns[sent % count], data)
+            sent += 1
+        time.sleep(max(0, begun + int(now / step + 1) * step - time.monotonic()))
+    seconds = time.monotonic() - begun
+    cpu, watcher, sleeps = others()[0] - cpu, threads_cpu_ms("kvconn-watcher") - watcher, watcher_sleeps() - sleeps
+    peers.kill()
+    return {
+        "messages/s": sent / seconds,
+        "all threads but the sender, % of a core": cpu / 10 / seconds,
+        "watcher, % of a core": watcher / 10 / seconds,
+        "watcher, wake-ups/s": sleeps / seconds,
+    }
 
 
 MEASUREMENTS = {
@@ -273,6 +371,7 @@ MEASUREMENTS = {
     "3000 peers die, events unread": (unread, 3000, {}),
     "a flood of 2500 dials": (flood, 2500, {}),
     "3000 stalled": (stalled, 3000, {}),
+    "3000 with 5 messages/s each": (traffic, 3000, {}),
 }
 
 
@@ -281,7 +380,10 @@ def run_one(path, name):
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 20000), hard))
     measure, count, environment = MEASUREMENTS[name]
     os.environ.update(environment)
-    print(json.dumps(measure(Library(path), count)))
+    raw = pathlib.Path(path).name.startswith("libzmq")
+    if raw and measure not in (rest, traffic):
+        sys.exit("raw libzmq has nothing to compare")
+    print(json.dumps(measure((Raw if raw else Library)(path), count)))
 
 
 def main():

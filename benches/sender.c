@@ -6,6 +6,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include <limits.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum how { SEND, PACKED, TO, BATCH };
+enum how { SEND, PACKED, TO, BATCH, BY_TIME /* SEND for SCALE seconds, after so many `messages` */ };
 
 struct a_case {
     const char *name;
@@ -40,6 +41,11 @@ static const struct a_case CASES[] = {
     {"3x100-8", 1, 8, 3, 100, 1000, 200000, SEND},
     {"batch-8", 1, 8, 3, 100, 1000, 200000, BATCH},
     {"batch-64", 1, 64, 3, 100, 1000, 200000, BATCH},
+    {"2t", 2, 1, 1, 64, 1000, 100000, BY_TIME},
+    {"8t", 8, 1, 1, 64, 1000, 100000, BY_TIME},
+    {"32t", 32, 1, 1, 64, 1000, 100000, BY_TIME},
+    {"64t", 64, 1, 1, 64, 1000, 100000, BY_TIME},
+    {"256t", 256, 1, 1, 64, 1000, 100000, BY_TIME},
 };
 
 /* Writes to sockets by anybody in this process: libzmq and kvconn find this function before the C library's. */
@@ -61,12 +67,15 @@ struct run {
     pthread_mutex_t locks[MAX_ENDPOINTS];
     kvconn_conn_t conns[MAX_ENDPOINTS];
     pthread_barrier_t barrier;
+    double seconds; /* of a case that is measured by time */
+    atomic_int over;
 };
 
 struct worker {
     struct run *run;
     uint32_t index;
-    unsigned long messages;
+    unsigned long messages; /* to send */
+    unsigned long sent;
     uint64_t numbers[MAX_ENDPOINTS];
     double cpu;
 };
@@ -127,7 +136,7 @@ static void send_raw(struct worker *worker, unsigned long messages)
     int (*zmq_send)(void *, const void *, size_t, int) = run->zmq.send;
     struct buffers buffers = make_buffers(which);
     uint32_t endpoint = worker->index * which->endpoints / which->threads;
-    for (unsigned long i = 0; i < messages; i++) {
+    for (; worker->sent < messages && !atomic_load_explicit(&run->over, memory_order_relaxed); worker->sent++) {
         set_header(worker, buffers.bytes, endpoint);
         if (which->threads > 1)
             pthread_mutex_lock(&run->locks[endpoint]);
@@ -152,7 +161,7 @@ static void send_kvconn(struct worker *worker, unsigned long messages)
     struct buffers buffers = make_buffers(which);
     uint32_t endpoint = worker->index * which->endpoints / which->threads;
     kvconn_error_t error = {.struct_size = sizeof error};
-    for (unsigned long i = 0; i < messages; i++) {
+    for (; worker->sent < messages && !atomic_load_explicit(&run->over, memory_order_relaxed); worker->sent++) {
         uint64_t sequence;
         kvconn_conn_t conn = run->conns[endpoint];
         kvconn_status_t status;
@@ -190,6 +199,7 @@ static void send_batches(struct worker *worker, unsigned long messages)
             set_header(worker, buffers[endpoint].bytes, endpoint);
         check(run->form->kvconn_send_batch(items, which->endpoints, 60000, &error), &error);
     }
+    worker->sent = messages;
     for (int i = 0; i < which->endpoints; i++)
         free(buffers[i].bytes);
 }
@@ -209,31 +219,49 @@ static void *work(void *argument)
     return NULL;
 }
 
-/* Lets every thread send this many messages each, and waits until the sink has them all. Returns the threads' processor time. */
+static void *end_of_time(void *argument)
+{
+    struct run *run = argument;
+    double end = clock_ns(CLOCK_MONOTONIC) + run->seconds * 1e9;
+    while (clock_ns(CLOCK_MONOTONIC) < end)
+        usleep(10000);
+    atomic_store(&run->over, 1);
+    return NULL;
+}
+
+/* Lets every thread send this many messages each, or for the case's time, and waits until the sink has them all. Returns the
+ * threads' processor time. */
 static double send_all(struct run *run, struct worker *workers, unsigned long messages, unsigned long *total)
 {
-    pthread_t threads[MAX_THREADS];
+    pthread_t threads[MAX_THREADS], timer;
+    int by_time = messages == ULONG_MAX;
     pthread_barrier_init(&run->barrier, NULL, run->which->threads);
-    for (int i = 1; i < run->which->threads; i++) {
+    for (int i = 0; i < run->which->threads; i++) {
         workers[i].messages = messages;
-        require(pthread_create(&threads[i], NULL, work, &workers[i]) == 0, "pthread_create");
+        workers[i].sent = 0;
     }
-    workers[0].messages = messages;
+    for (int i = 1; i < run->which->threads; i++)
+        require(pthread_create(&threads[i], NULL, work, &workers[i]) == 0, "pthread_create");
+    if (by_time)
+        require(pthread_create(&timer, NULL, end_of_time, run) == 0, "pthread_create");
     work(&workers[0]);
     double cpu = workers[0].cpu;
     for (int i = 1; i < run->which->threads; i++) {
         pthread_join(threads[i], NULL);
         cpu += workers[i].cpu;
     }
+    if (by_time)
+        pthread_join(timer, NULL);
     pthread_barrier_destroy(&run->barrier);
-    *total += messages * run->which->threads;
+    for (int i = 0; i < run->which->threads; i++)
+        *total += workers[i].sent;
     wait_received(&run->sink, *total);
     return cpu;
 }
 
 static void measure(const struct a_case *which, const struct form *form, int round, double scale, char **argv)
 {
-    struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2])};
+    struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2]), .seconds = scale};
     struct worker workers[MAX_THREADS];
     memset(workers, 0, sizeof workers);
     for (int i = 0; i < which->threads; i++)
@@ -249,16 +277,22 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     unsigned long writes_before = atomic_load(&writes);
     getrusage(RUSAGE_SELF, &before);
     double begun = clock_ns(CLOCK_MONOTONIC), process = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
-    double cpu = send_all(&run, workers, messages, &total);
+    unsigned long warm = total;
+    double cpu = send_all(&run, workers, which->how == BY_TIME ? ULONG_MAX : messages, &total);
     double wall = clock_ns(CLOCK_MONOTONIC) - begun;
     process = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process;
     getrusage(RUSAGE_SELF, &after);
-    double sent = (double)messages * which->threads;
+    double sent = (double)(total - warm);
+    unsigned long least = ULONG_MAX, most = 0;
+    for (int i = 0; i < which->threads; i++) {
+        least = workers[i].sent < least ? workers[i].sent : least;
+        most = workers[i].sent > most ? workers[i].sent : most;
+    }
     long switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
     printf("{\"case\": \"%s\", \"form\": \"%s\", \"round\": %d, \"messages\": %.0f, \"wall_ns\": %.1f, \"sender_ns\": %.1f, "
-           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu, \"rescues\": %lu}\n",
+           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu, \"least\": %lu, \"most\": %lu, \"rescues\": %lu}\n",
         which->name, form->name, round, sent, wall / sent, cpu / sent, process / sent, switches,
-        atomic_load(&writes) - writes_before, form->is_kvconn ? rescues(form) - rescued : 0);
+        atomic_load(&writes) - writes_before, least, most, form->is_kvconn ? rescues(form) - rescued : 0);
     fflush(stdout);
     close_all(&run);
     stop_sink(&run.sink);
@@ -276,7 +310,7 @@ int main(int argc, char **argv)
     for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {
         int found = 0;
         for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
-            if (strcmp(name, "all") != 0 && strcmp(name, CASES[c].name) != 0)
+            if (strcmp(name, CASES[c].name) != 0 && (strcmp(name, "all") != 0 || CASES[c].how == BY_TIME))
                 continue;
             found = 1;
             for (int round = 0; round < rounds; round++)

@@ -2,6 +2,9 @@
 
 use std::time::{Duration, Instant};
 
+use super::gate::{Access, Wakeups};
+use super::inner::ConnectionInner;
+use super::socket_watcher::ClosingSocket;
 use super::state::{EndReason, Transition};
 use crate::delivery::Delivery;
 
@@ -40,4 +43,26 @@ pub(crate) struct Finished {
     pub(crate) os_errno: i32,
     /// How long it was READY. `None` if it never was.
     pub(crate) ready_for: Option<Duration>,
+}
+
+/// What the end of connections leaves to do. [`run`](Aftermath::run) must follow when the locks are released.
+#[must_use]
+#[derive(Default)]
+pub(crate) struct Aftermath {
+    wakeups: Wakeups,
+    sockets: Vec<ClosingSocket>,
+}
+
+impl Aftermath {
+    /// Gives up an ended connection.
+    pub(crate) fn close(&mut self, conn: Access<'_, ConnectionInner>) {
+        self.sockets.extend(conn.close(&mut self.wakeups));
+    }
+
+    /// Wakes the senders, and only then has the sockets closed: that keeps the watcher and libzmq's threads busy, which
+    /// would take the processor from this call if they began while it still ends other connections.
+    pub(crate) fn run(self) {
+        self.wakeups.wake();
+        ClosingSocket::close_all(self.sockets);
+    }
 }

@@ -12,6 +12,7 @@ pub(crate) mod owner;
 pub(crate) mod registry;
 pub(crate) mod slots;
 pub(crate) mod socket;
+pub(crate) mod socket_watcher;
 pub(crate) mod state;
 mod timeouts;
 
@@ -31,13 +32,15 @@ use crate::timeout::Timeout;
 
 use acknowledgement::buffers::{self, ZeroCopyBuffers};
 use dial::AddressHistory;
-pub(crate) use end::{End, Finished};
+pub(crate) use end::{Aftermath, End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 use inner::ConnectionInner;
-use owner::{Owner, SocketWatcher};
+pub(crate) use inner::progress::SETTLE;
+use owner::Owner;
 use registry::Registry;
 use slots::Slot;
 use socket::PushSocket;
+use socket_watcher::SocketWatcher;
 pub use state::{EndReason, State, Transition};
 
 /// One connection. After its end it is kept without its socket, as long as the ending is remembered.

@@ -7,9 +7,7 @@ use std::time::Duration;
 use super::Connection;
 use super::acknowledgement::release_tracker::ReleaseQueue;
 use super::end::End;
-use super::socket::PushSocket;
 use crate::error::{Result, Status};
-use crate::ids::{AttemptId, ConnId};
 
 /// The manager of a connection. Every method may take the manager's global lock, unless it says otherwise: no lock may
 /// be held when it is called.
@@ -33,15 +31,4 @@ pub(crate) trait Owner: Send + Sync {
     fn evict_after(&self, conn: &Arc<Connection>, limit: Duration) -> Option<Duration>;
     /// libzmq has closed the last socket of a connection.
     fn sockets_closed(&self);
-}
-
-/// The thread that watches the sockets of connections. Its methods only queue a command (leaf lock), so they may be
-/// called under any lock.
-pub(crate) trait SocketWatcher: Send + Sync {
-    /// Closes the socket of a dial attempt that is watched.
-    fn close(&self, attempt: AttemptId, push: PushSocket);
-    /// A caller waits for this dial attempt.
-    fn hurry(&self, attempt: AttemptId);
-    /// Looks after `within` whether messages in flight make progress.
-    fn check_stall(&self, conn: ConnId, within: Duration);
 }

@@ -2,9 +2,9 @@
 //!
 //! Keepalive applies to an idle connection, the user timeout to one with data in flight. Linux uses one clock for both:
 //! if TCP_USER_TIMEOUT is set, unanswered probes end the connection after that time, not after their count. Therefore
-//! kvconn sets TCP_USER_TIMEOUT each time the connection becomes idle or busy. An idle connection gets keepalive's
-//! total time and not 0: a last acknowledgement or a PONG may still be in flight, and the kernel does not probe
-//! meanwhile.
+//! kvconn sets TCP_USER_TIMEOUT when the connection becomes busy, and when it has been idle for about a second: messages
+//! that follow each other closely cost no system call. An idle connection gets keepalive's total time and not 0: a last
+//! acknowledgement or a PONG may still be in flight, and the kernel does not probe meanwhile.
 
 use std::os::fd::BorrowedFd;
 use std::time::Duration;

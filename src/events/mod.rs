@@ -270,6 +270,8 @@ struct Queue {
     stalls: u64,
     closed: bool,
     losses: Losses,
+    /// Threads that wait for an event.
+    waiting: usize,
     /// Made when it is first asked for. Readable while an event waits.
     fd: Option<EventFd>,
 }
@@ -304,6 +306,7 @@ impl Events {
             stalls: 0,
             closed: false,
             losses: Losses::default(),
+            waiting: 0,
             fd: None,
         };
         Events { queue: Mutex::new(queue), more: Condvar::new() }
@@ -331,7 +334,7 @@ impl Events {
         }
         let mut queue = self.queue.lock();
         queue.losses.remember(&event);
-        if queue.push(event) {
+        if queue.push(event) && queue.waiting > 0 {
             self.more.notify_one();
         }
     }
@@ -344,7 +347,13 @@ impl Events {
             if let Some(event) = queue.pop() {
                 return Some(event);
             }
-            if queue.closed || self.more.wait_until(&mut queue, deadline).timed_out() {
+            if queue.closed {
+                return None;
+            }
+            queue.waiting += 1;
+            let waited = self.more.wait_until(&mut queue, deadline);
+            queue.waiting -= 1;
+            if waited.timed_out() {
                 // An event may have come after the timeout and before the lock, and this thread may have been woken for
                 // it.
                 return queue.pop();

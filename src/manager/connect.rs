@@ -5,10 +5,9 @@ use std::time::{Duration, Instant};
 
 use super::flight::{Flight, WAIT_FOR_CLOSING};
 use super::{Manager, Sets};
-use crate::connection::gate::Wakeups;
 use crate::connection::message::Message;
 use crate::connection::socket::open_attempt;
-use crate::connection::{Connection, End, Transition};
+use crate::connection::{Aftermath, Connection, End, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::ConnId;
 use crate::manager::cache::{Admission, DialPolicy};
@@ -238,9 +237,9 @@ impl Manager {
 
     /// No thread waits in a call on an idle connection, so waking here under the lock is short.
     fn evict(&self, sets: &mut Sets, conn: &Arc<Connection>, text: String) {
-        let mut woken = Vec::new();
-        self.end_together(sets, std::slice::from_ref(conn), End::new(Transition::Evict, text), &mut woken);
-        woken.into_iter().for_each(Wakeups::wake);
+        let mut after = Aftermath::default();
+        self.end_together(sets, std::slice::from_ref(conn), End::new(Transition::Evict, text), &mut after);
+        after.run();
     }
 
     /// Evicts a connection that has been idle for `limit`. Returns when to look again, if the connection lives on.
@@ -260,14 +259,14 @@ impl Manager {
     pub fn disconnect_endpoint(&self, endpoint: &str) -> Result<()> {
         let endpoint = self.endpoint(endpoint)?;
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_disconnect_endpoint");
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.open_sets()?;
         if let Some(conn) = sets.cache.current(&endpoint).cloned() {
-            self.end_together(&mut sets, &[conn], end, &mut woken);
+            self.end_together(&mut sets, &[conn], end, &mut after);
         }
         self.fence(&mut sets, &[endpoint], "kvconn_disconnect_endpoint");
         drop(sets);
-        woken.into_iter().for_each(|wakeups| wakeups.wake());
+        after.run();
         Ok(())
     }
 

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::connection::acknowledgement::release_tracker::ReleaseQueue;
 use crate::connection::gate::Wakeups;
 use crate::connection::owner::Owner;
-use crate::connection::{Connection, End, EndReason, Finished, Transition};
+use crate::connection::{Aftermath, Connection, End, EndReason, Finished, Transition};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
@@ -191,25 +191,25 @@ impl Manager {
 
     /// Ends one connection, if it has not ended.
     fn end_one(&self, conn: &Arc<Connection>, end: End) {
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.sets.lock();
-        let lost = self.end_locked(&mut sets, conn, end, &mut woken);
+        let lost = self.end_locked(&mut sets, conn, end, &mut after);
         if lost {
             let policy = sets.values.node_loss();
             for node in sets.nodes.endpoint_lost(conn.endpoint(), policy) {
                 let reason = format!("node_loss: {} was lost", conn.endpoint());
-                if let Ok(failure) = self.fail_node(&mut sets, node, &reason, &mut woken) {
+                if let Ok(failure) = self.fail_node(&mut sets, node, &reason, &mut after) {
                     self.leave(&mut sets, failure);
                 }
             }
         }
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
     }
 
     /// The same under the global lock. Returns true if the connection was READY and its peer is lost.
-    fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, woken: &mut Vec<Wakeups>) -> bool {
-        self.end_together(sets, std::slice::from_ref(conn), end, woken)
+    fn end_locked(&self, sets: &mut Sets, conn: &Arc<Connection>, end: End, after: &mut Aftermath) -> bool {
+        self.end_together(sets, std::slice::from_ref(conn), end, after)
             .first()
             .is_some_and(|(_, finished)| finished.ending == EndReason::PeerLost)
     }
@@ -221,7 +221,7 @@ impl Manager {
         sets: &mut Sets,
         conns: &[Arc<Connection>],
         end: End,
-        woken: &mut Vec<Wakeups>,
+        after: &mut Aftermath,
     ) -> Vec<(Arc<Connection>, Finished)> {
         let mut conns: Vec<_> = conns.iter().collect();
         conns.sort_by_key(|conn| conn.id()); // the order of locks
@@ -236,9 +236,8 @@ impl Manager {
         for (conn, finished, inner) in marked {
             let Delivery { accepted, acknowledged, .. } = finished.delivery;
             sets.past.ended(finished.ending.status(), accepted, acknowledged, inner.rescues());
-            let text = inner.end_message();
-            woken.push(inner.close());
-            sets.cache.ended(&conn, finished, &sets.values, &text);
+            sets.cache.ended(&conn, finished, &sets.values, inner.end_text());
+            after.close(inner);
             if !matches!(finished.ending, EndReason::ConnectFailed | EndReason::PeerLost) {
                 sets.nodes.endpoint_closed_locally(conn.endpoint());
             }
@@ -325,11 +324,11 @@ impl Manager {
         let unflushed: Vec<_> = conns.iter().filter(timed_out).collect();
         // Where acknowledgements are unknown, libzmq gets the rest of the time to send.
         let end = End::new(transition, text).linger(deadline.saturating_duration_since(Instant::now()));
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.sets.lock();
-        self.end_together(&mut sets, conns, end, &mut woken);
+        self.end_together(&mut sets, conns, end, &mut after);
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         // Acknowledged messages are delivered, even if libzmq does not close its socket in time.
         let closed = self.wait_closed(conns, deadline);
         drop(closed);
@@ -347,13 +346,13 @@ impl Manager {
         self.reported.notify_all();
         let end = End::new(Transition::Disconnect, "disconnected by kvconn_manager_destroy");
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
-        let mut woken = Vec::new();
-        self.end_together(&mut sets, &conns, end, &mut woken);
+        let mut after = Aftermath::default();
+        self.end_together(&mut sets, &conns, end, &mut after);
         let remains = self.forget(&mut sets);
         let mut endings = std::mem::take(&mut sets.endings);
         drop(sets);
         drop(remains);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         self.events.close();
         let endings = endings.make_contiguous();
         let closed = self.wait_closed(endings, deadline);

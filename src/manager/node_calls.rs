@@ -5,8 +5,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Manager, Sets};
-use crate::connection::gate::Wakeups;
-use crate::connection::{End, Transition};
+use crate::connection::{Aftermath, End, Transition};
 use crate::error::Error;
 use crate::error::{Result, Status};
 use crate::events::{Event, EventKind};
@@ -84,7 +83,7 @@ impl Manager {
         if let Some(options) = options {
             options.only(&[Reach::Connection], CALL)?;
         }
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.open_sets()?;
         sets.nodes.check_live(node)?;
         check_options(&sets, &endpoints, options)?;
@@ -100,9 +99,9 @@ impl Manager {
         for endpoint in kept.iter().filter(|_| options.is_some()) {
             sets.cache.remember(endpoint, DialPolicy::Connect(options));
         }
-        self.take_away(&mut sets, node, &left, CALL, &mut woken)?;
+        self.take_away(&mut sets, node, &left, CALL, &mut after)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         Ok(())
     }
 
@@ -110,11 +109,11 @@ impl Manager {
     /// it does not own are not changed.
     pub fn node_remove_endpoints(&self, node: NodeId, endpoints: &[&str]) -> Result<()> {
         let endpoints = self.endpoints(endpoints)?;
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.open_sets()?;
-        self.take_away(&mut sets, node, &endpoints, "kvconn_node_remove_endpoints", &mut woken)?;
+        self.take_away(&mut sets, node, &endpoints, "kvconn_node_remove_endpoints", &mut after)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         Ok(())
     }
 
@@ -125,12 +124,12 @@ impl Manager {
         node: NodeId,
         endpoints: &[Endpoint],
         by: &'static str,
-        woken: &mut Vec<Wakeups>,
+        after: &mut Aftermath,
     ) -> Result<()> {
         let released = sets.nodes.remove_endpoints(node, endpoints)?;
         let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
         let end = End::new(Transition::Disconnect, format!("disconnected by {by}"));
-        self.end_together(sets, &conns, end, woken);
+        self.end_together(sets, &conns, end, after);
         for endpoint in &released {
             sets.cache.disowned(endpoint);
         }
@@ -163,20 +162,20 @@ impl Manager {
             return Ok(None);
         }
         let reason = format!("{limit} unhealthy reports in a row: {reason}");
-        let mut woken = Vec::new();
-        let failure = self.fail_node(&mut sets, node, &reason, &mut woken)?;
+        let mut after = Aftermath::default();
+        let failure = self.fail_node(&mut sets, node, &reason, &mut after)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         Ok(Some(failure))
     }
 
     /// Ends a life of a node: takes away its endpoints and requests in one step.
     pub fn handle_failure(&self, node: NodeId, reason: Option<&str>) -> Result<Failure> {
-        let mut woken = Vec::new();
+        let mut after = Aftermath::default();
         let mut sets = self.open_sets()?;
-        let failure = self.fail_node(&mut sets, node, reason.unwrap_or(NO_REASON), &mut woken)?;
+        let failure = self.fail_node(&mut sets, node, reason.unwrap_or(NO_REASON), &mut after)?;
         drop(sets);
-        woken.into_iter().for_each(Wakeups::wake);
+        after.run();
         Ok(failure)
     }
 
@@ -222,7 +221,7 @@ impl Manager {
         sets: &mut Sets,
         node: NodeId,
         reason: &str,
-        woken: &mut Vec<Wakeups>,
+        after: &mut Aftermath,
     ) -> Result<Failure> {
         let mut failure = sets.nodes.fail(node, reason)?;
         sets.past.nodes_failed += 1;
@@ -231,12 +230,12 @@ impl Manager {
         let released: Vec<_> =
             failure.endpoints.iter().filter(|failed| !failed.spared).map(|failed| failed.endpoint.clone()).collect();
         let conns: Vec<_> = released.iter().filter_map(|endpoint| sets.cache.current(endpoint).cloned()).collect();
-        let ended = self.end_together(sets, &conns, End::new(Transition::NodeFailure, text.clone()), woken);
-        let reason: Arc<str> = failure.reason.as_str().into();
+        let ended = self.end_together(sets, &conns, End::new(Transition::NodeFailure, text), after);
+        let (reason, at): (Arc<str>, _) = (failure.reason.as_str().into(), Instant::now());
         for endpoint in &released {
             sets.cache.disowned(endpoint);
             let (name, reason) = (failure.name.clone(), reason.clone());
-            sets.cache.fence(endpoint, Fence::NodeFailed { node, name, reason, at: Instant::now() });
+            sets.cache.fence(endpoint, Fence::NodeFailed { node, name, reason, at });
         }
         sets.cache.trim(&sets.values);
         self.wake_fenced();

@@ -196,10 +196,11 @@ fn a_thread_that_saw_the_fence_on_one_endpoint_sees_it_on_the_other_stress() {
         let mut at = 0;
         while !stop.load(Ordering::Relaxed) {
             let before = epoch.load(Ordering::SeqCst);
-            let first = status_of(&engine.send_to(endpoints[at], &[b"x"], Duration::ZERO));
+            let sent = engine.send_to(endpoints[at], &[b"x"], Duration::ZERO);
+            let first = status_of(&sent);
             at = 1 - at;
             if first != Status::NodeFailed {
-                assert!(matches!(first, Status::Ok | Status::Timeout), "{first:?}");
+                assert!(matches!(first, Status::Ok | Status::Timeout), "{sent:?}");
                 continue;
             }
             let second = status_of(&engine.send_to(endpoints[at], &[b"x"], Duration::ZERO));

@@ -127,6 +127,11 @@ impl Account {
         }
     }
 
+    /// Whether everything accepted is known to be acknowledged: an update would find nothing new.
+    pub(in crate::connection) fn is_settled(&self) -> bool {
+        self.kernel.as_ref().is_some_and(|kernel| kernel.ledger.bytes_in_flight() == 0)
+    }
+
     /// Asks the kernel. Where acknowledgements are unknown, checks what libzmq has freed.
     pub(in crate::connection) fn refresh(&mut self) -> Observation {
         let update = match &mut self.kernel {

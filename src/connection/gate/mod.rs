@@ -72,6 +72,8 @@ pub(crate) trait Channel {
     type WaitSource: WaitSource;
     /// What a long item is handed over with while its sender is away.
     type Handover;
+    /// What is left of a channel that was given up. It may be dropped under the gate's lock.
+    type Released;
     /// How long newcomers may barge past a polling head.
     const FAIR_AFTER: Duration = Duration::from_millis(2);
 
@@ -86,10 +88,15 @@ pub(crate) trait Channel {
     fn complete(&mut self, handover: Self::Handover, item: &mut Self::Item) -> Result<Self::Output, Self::Refusal>;
     /// Why nothing will pass any more. `None` while items can pass.
     fn refusal(&self) -> Option<Self::Refusal>;
+    /// Whether there is such a reason.
+    fn refuses(&self) -> bool {
+        self.refusal().is_some()
+    }
     /// What the head waits on now. `has_waker`: the source needs no eventfd, because the head has a waker of its own.
     fn source(&mut self, has_waker: bool) -> Self::WaitSource;
-    /// The channel has ended, no thread polls, and no sender is away: give up what the source was made of.
-    fn release(&mut self);
+    /// The channel has ended, no thread polls, and no sender is away: give up what the source was made of. `None`: that
+    /// was given up before.
+    fn release(&mut self) -> Option<Self::Released>;
 }
 
 /// A descriptor of libzmq's and one of ours, or a model of them.
@@ -172,6 +179,8 @@ struct Locked<C: Channel> {
     /// `None` while the gate belongs to no connection. No thread waits then.
     channel: Option<C>,
     queue: VecDeque<Arc<Waiter>>,
+    /// How many threads wait for a change of the channel's state.
+    watching: usize,
     /// How often the safety net caught a lost wake-up.
     rescues: u64,
 }
@@ -262,10 +271,9 @@ impl<C: Channel> Locked<C> {
     }
 
     /// Gives up the channel if it has ended and no thread uses it.
-    fn release_if_ended(&mut self) {
-        if self.polling.is_none() && !self.away && self.channel().refusal().is_some() {
-            self.channel().release();
-        }
+    fn release_if_ended(&mut self) -> Option<C::Released> {
+        let ended = self.polling.is_none() && !self.away && self.channel().refuses();
+        if ended { self.channel().release() } else { None }
     }
 }
 
@@ -296,22 +304,32 @@ impl<C: Channel> Access<'_, C> {
         if let Some(head) = self.locked.queue.front() {
             head.wake();
         }
-        self.gate.changed.notify_all();
+        self.notify_changed();
+    }
+
+    /// Wakes the threads that wait for the state. Without any, it makes no system call: a node may have thousands of
+    /// connections.
+    fn notify_changed(&self) {
+        if self.locked.watching > 0 {
+            self.gate.changed.notify_all();
+        }
     }
 
     /// Nothing passes any more. The returned threads must be woken after the locks are released.
     pub(crate) fn refuse(mut self) -> Wakeups {
         self.locked.wake_poller();
-        self.gate.changed.notify_all();
+        self.notify_changed();
         Wakeups(self.locked.queue.iter().cloned().collect())
     }
 
-    /// The channel has ended: gives it up. The returned threads must be woken after the locks are released.
-    pub(crate) fn close(mut self) -> Wakeups {
+    /// The channel has ended: gives it up, unless a thread still uses it. The threads that are added to `wakeups` must be
+    /// woken after the locks are released.
+    pub(crate) fn close(mut self, wakeups: &mut Wakeups) -> Option<C::Released> {
         self.locked.wake_poller();
-        self.locked.release_if_ended();
-        self.gate.changed.notify_all();
-        Wakeups(self.locked.queue.iter().cloned().collect())
+        let released = self.locked.release_if_ended();
+        self.notify_changed();
+        wakeups.0.extend(self.locked.queue.iter().cloned());
+        released
     }
 }
 
@@ -333,6 +351,7 @@ impl<C: Channel> Gate<C> {
                 polling: None,
                 channel,
                 queue: VecDeque::new(),
+                watching: 0,
                 rescues: 0,
             }),
             changed: Condvar::new(),
@@ -391,7 +410,9 @@ impl<C: Channel> Gate<C> {
             if Instant::now() >= until {
                 return None;
             }
+            locked.watching += 1;
             self.changed.wait_until(&mut locked, until);
+            locked.watching -= 1;
         }
     }
 
@@ -440,7 +461,7 @@ impl<C: Channel> Gate<C> {
         if let Some(head) = locked.queue.front() {
             head.wake();
         }
-        locked.release_if_ended();
+        drop(locked.release_if_ended());
         result.map_or_else(Attempt::Refused, Attempt::Passed)
     }
 

@@ -119,7 +119,7 @@ impl Place {
         if was_head {
             // If the connection ended while this thread polled, its socket was left for this thread to close. No other
             // thread can be polling: only the head polls, and that was this thread.
-            locked.release_if_ended();
+            drop(locked.release_if_ended());
         }
         if was_head || locked.queue.is_empty() {
             // The next head has not waited for long. If newcomers had to queue until the queue is empty, busy senders

@@ -28,6 +28,7 @@ impl Channel for Late {
     type Refusal = ();
     type WaitSource = LateSource;
     type Handover = Infallible;
+    type Released = ();
 
     fn attempt_short(&mut self, (): &mut ()) -> Option<()> {
         (Instant::now() >= self.room_at).then_some(())
@@ -47,7 +48,9 @@ impl Channel for Late {
     fn source(&mut self, _: bool) -> LateSource {
         LateSource { at: self.room_at, signals: self.signals }
     }
-    fn release(&mut self) {}
+    fn release(&mut self) -> Option<()> {
+        None
+    }
 }
 
 struct LateSource {

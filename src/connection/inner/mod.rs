@@ -1,6 +1,6 @@
 //! What a connection's lock guards: its state, its socket, its counts.
 
-mod progress;
+pub(super) mod progress;
 mod sending;
 
 use std::os::fd::OwnedFd;
@@ -12,8 +12,8 @@ use super::acknowledgement::account::Account;
 use super::acknowledgement::buffers::BuffersInFlight;
 use super::acknowledgement::ledger::Mechanism;
 use super::end::{End, Finished};
-use super::owner::SocketWatcher;
 use super::socket::PushSocket;
+use super::socket_watcher::SocketWatcher;
 use super::state::{EndReason, State, Transition};
 use super::timeouts::PeerTimeouts;
 use crate::budget::bytes::Reservation;
@@ -44,6 +44,10 @@ pub(crate) struct ConnectionInner {
     over_budget: bool,
     /// The watcher checks its progress, because something is in flight.
     progress_watched: bool,
+    /// The kernel's patience is that for messages in flight. It stays so while messages follow each other closely.
+    is_patience_in_flight: bool,
+    /// The watcher looks again whether the kernel's patience can be that of an idle connection.
+    settles: bool,
     /// STALLED was raised, and RECOVERED was not yet.
     pub(super) stalled: bool,
     /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
@@ -120,6 +124,8 @@ impl ConnectionInner {
             stalled: false,
             stall_time: values.ms(Key::StallMs),
             progress_watched: false,
+            is_patience_in_flight: false,
+            settles: false,
             timeouts: PeerTimeouts::new(values),
             wake: None,
             events,
@@ -194,13 +200,20 @@ impl ConnectionInner {
     /// socket's pending error; 0 if there is none, or libzmq has taken it.
     fn take_final_delivery(&mut self, ending: EndReason, known: i32) -> i32 {
         let mut pending = known;
+        let by_peer = matches!(ending, EndReason::ConnectFailed | EndReason::PeerLost);
+        if !by_peer && self.account.is_settled() {
+            // The kernel has nothing to add. Not asking it saves most of the time of ending an idle connection.
+            let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
+            self.delivery = Delivery { accepted, acknowledged, ended_by: EndedBy::Local };
+            return pending;
+        }
         let (in_flight, unanswered) = (self.progress_watched, self.progress.elapsed());
         let update = self.account.refresh();
         if update.progress {
             self.note_progress();
         }
-        let ended_by = match (ending, update.info, self.account.tcp()) {
-            (EndReason::ConnectFailed | EndReason::PeerLost, Some(info), Some(tcp)) => {
+        let ended_by = match (by_peer, update.info, self.account.tcp()) {
+            (true, Some(info), Some(tcp)) => {
                 let silent = if in_flight { unanswered } else { info.silent };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
                 if pending == 0 {
@@ -208,8 +221,8 @@ impl ConnectionInner {
                 }
                 info.ended_by(pending, out_of_time)
             }
-            (EndReason::ConnectFailed | EndReason::PeerLost, ..) => EndedBy::Unknown,
-            _ => EndedBy::Local,
+            (true, ..) => EndedBy::Unknown,
+            (false, ..) => EndedBy::Local,
         };
         let (accepted, acknowledged) = (self.account.accepted(), self.account.acknowledged());
         self.delivery = Delivery { accepted, acknowledged, ended_by };
@@ -224,8 +237,8 @@ impl ConnectionInner {
     }
 
     /// Why it ended. Empty while it lives.
-    pub(crate) fn end_message(&self) -> String {
-        self.end.as_ref().map_or_else(String::new, |end| end.message.clone())
+    pub(crate) fn end_text(&self) -> &str {
+        self.end.as_ref().map_or("", |end| &end.message)
     }
 
     /// Bytes on the wire that are in flight.

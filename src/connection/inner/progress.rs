@@ -14,6 +14,9 @@ use crate::sys::clock::Coarse;
 /// The text when a send without room finds that the peer is gone, before the watcher reports it.
 const NO_PEER: &str = "the peer is gone";
 
+/// How long a connection is idle, about, before the kernel gets the patience of an idle one: keepalive has not begun yet.
+pub(crate) const SETTLE: Duration = Duration::from_secs(1);
+
 impl ConnectionInner {
     /// Checks the progress of what is in flight, and raises STALLED or RECOVERED when due. Returns the time until the
     /// next check; `None` when nothing is in flight.
@@ -29,9 +32,6 @@ impl ConnectionInner {
         if !in_flight {
             self.progress_watched = false;
             self.account.give_back();
-            if let Some(tcp) = self.account.tcp() {
-                self.timeouts.while_idle(tcp);
-            }
             self.note_progress();
             return None;
         }
@@ -48,6 +48,28 @@ impl ConnectionInner {
         } else {
             due.clamp(Duration::from_millis(1), self.check_interval())
         })
+    }
+
+    /// Nothing is in flight. Whether [`settle`](Self::settle) must follow after [`SETTLE`].
+    pub(crate) fn begins_to_settle(&mut self) -> bool {
+        let begins = self.state == State::Ready && self.is_patience_in_flight && !self.settles;
+        self.settles |= begins;
+        begins
+    }
+
+    /// Gives the kernel the patience of an idle connection, unless messages have followed. Returns whether this must be
+    /// tried again after [`SETTLE`]. Setting it for each message would take a system call twice.
+    pub(crate) fn settle(&mut self) -> bool {
+        let idle = self.state == State::Ready && !self.progress_watched;
+        if idle && self.progress.elapsed() < SETTLE / 2 {
+            return true;
+        }
+        self.settles = false;
+        if idle && let Some(tcp) = self.account.tcp() {
+            self.timeouts.while_idle(tcp);
+            self.is_patience_in_flight = false;
+        }
+        false
     }
 
     /// How long it has been idle: READY, nothing to do, and every accepted message acknowledged. `None` if it is not
@@ -105,8 +127,9 @@ impl ConnectionInner {
 
     pub(super) fn watch_progress(&mut self, within: Duration) {
         if !std::mem::replace(&mut self.progress_watched, true) {
-            if let Some(tcp) = self.account.tcp() {
+            if let (false, Some(tcp)) = (self.is_patience_in_flight, self.account.tcp()) {
                 self.timeouts.while_in_flight(tcp);
+                self.is_patience_in_flight = true;
             }
             self.watcher.check_stall(self.conn, within);
         }

@@ -10,6 +10,7 @@ use crate::connection::gate::{Channel, Tried};
 use crate::connection::handover::Handover;
 use crate::connection::message::{Message, ShortMessage};
 use crate::connection::socket::{PushSocket, Sent};
+use crate::connection::socket_watcher::ClosingSocket;
 use crate::connection::state::State;
 use crate::error::{Error, Status};
 use crate::sys::wake::EventFd;
@@ -23,6 +24,7 @@ impl Channel for ConnectionInner {
     type Refusal = Error;
     type WaitSource = SocketWaitSource;
     type Handover = Handover;
+    type Released = ClosingSocket;
 
     #[inline(always)]
     fn attempt_short(&mut self, message: &mut ShortMessage) -> Option<u64> {
@@ -118,6 +120,10 @@ impl Channel for ConnectionInner {
         }
     }
 
+    fn refuses(&self) -> bool {
+        matches!(self.state, State::Ended(_)) || self.dead || self.draining.is_some()
+    }
+
     fn source(&mut self, has_waker: bool) -> SocketWaitSource {
         const NO_WAKE: Duration = Duration::from_millis(5);
         if self.wake.is_none() && !has_waker {
@@ -133,15 +139,14 @@ impl Channel for ConnectionInner {
         SocketWaitSource { socket: self.socket().map_or(-1, PushSocket::fd), wake, look_again }
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Option<ClosingSocket> {
         if self.end.is_none() && !self.dead {
-            return; // only draining
+            return None; // only draining
         }
         self.wake = None;
-        if let Some((attempt, push)) = self.socket.take() {
-            push.linger(self.end.as_ref().map_or(Duration::ZERO, |end| end.linger));
-            self.watcher.close(attempt, push);
-        }
+        let (attempt, push) = self.socket.take()?;
+        push.linger(self.end.as_ref().map_or(Duration::ZERO, |end| end.linger));
+        Some(ClosingSocket::new(attempt, push, self.watcher.clone()))
     }
 }
 

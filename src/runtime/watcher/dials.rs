@@ -45,7 +45,7 @@ impl Watch {
                 Ok(addresses) => Ok(addresses.into_iter().map(|to| route.to(to).map_err(DialFailure::from)).collect()),
                 Err(e) => Err((e.os_errno, e.to_string())),
             };
-            queue(&commands, &wake, Command::Resolved { attempt, found });
+            queue(&commands, &wake, [Command::Resolved { attempt, found }]);
         };
         if let Err(e) = self.resolver.resolve(host, port, until, Box::new(done)) {
             let text = format!("no thread to look the name up: {e}");

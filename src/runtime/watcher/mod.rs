@@ -7,7 +7,7 @@
 mod dials;
 
 use std::cmp::Reverse;
-use std::collections::{BinaryHeap, HashMap, VecDeque};
+use std::collections::{BTreeMap, BinaryHeap, HashMap, VecDeque};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
@@ -17,10 +17,10 @@ use super::pacing::Pacing;
 use super::resolve::Resolver;
 use crate::budget::descriptors::DescriptorBudget;
 use crate::connection::dial::{Dial, Verdict, Way};
-use crate::connection::owner::SocketWatcher;
 use crate::connection::registry::Registry;
 use crate::connection::socket::{Monitor, MonitorEvent, PushSocket, is_self_connected};
-use crate::connection::{Connection, End, Transition};
+use crate::connection::socket_watcher::SocketWatcher;
+use crate::connection::{Connection, End, SETTLE, Transition};
 use crate::error::{Error, Result, Status};
 use crate::ids::{AttemptId, ConnId};
 use crate::libzmq::{Context, Inbox};
@@ -45,6 +45,8 @@ const ERRNO_TAKEN: Duration = Duration::from_millis(5);
 /// Looks at the progress of connections begin at multiples of this, so that many connections are looked at in one wake-up:
 /// there are at most 200 of these in a second.
 const GRID: Duration = Duration::from_millis(5);
+/// The same for looks that are not urgent.
+const COARSE_GRID: Duration = Duration::from_millis(100);
 
 /// The watcher's handle. Other threads give it commands.
 pub(crate) struct Watcher {
@@ -85,8 +87,16 @@ struct Commands {
 enum Timer {
     Dial(AttemptId),
     HangUp(AttemptId),
-    Stall(ConnId),
     Idle(ConnId),
+}
+
+/// Why the watcher looks at a connection.
+#[derive(Clone, Copy)]
+enum Look {
+    /// Whether what is in flight makes progress.
+    Stall,
+    /// Whether it has been idle for long enough to be treated as idle.
+    Settle,
 }
 
 impl Watcher {
@@ -118,13 +128,14 @@ impl Watcher {
             pacing: Pacing::default(),
             grid: Instant::now(),
             timers: BinaryHeap::new(),
+            looks: BTreeMap::new(),
         };
         spawn_quiet("kvconn-watcher", move || watch.run()).map_err(|e| failed("a thread", e))?;
         Ok(Watcher { commands, wake, inbox })
     }
 
     fn queue(&self, command: Command) {
-        queue(&self.commands, &self.wake, command);
+        queue(&self.commands, &self.wake, [command]);
     }
 
     /// Where libzmq reports the events of dial attempts.
@@ -144,8 +155,9 @@ impl Watcher {
 }
 
 impl SocketWatcher for Watcher {
-    fn close(&self, attempt: AttemptId, push: PushSocket) {
-        self.queue(Command::Close { attempt, push });
+    fn close(&self, sockets: Vec<(AttemptId, PushSocket)>) {
+        let close = sockets.into_iter().map(|(attempt, push)| Command::Close { attempt, push });
+        queue(&self.commands, &self.wake, close);
     }
 
     fn hurry(&self, attempt: AttemptId) {
@@ -157,11 +169,15 @@ impl SocketWatcher for Watcher {
     }
 }
 
-fn queue(commands: &Mutex<Commands>, wake: &EventFd, command: Command) {
+fn queue(commands: &Mutex<Commands>, wake: &EventFd, more: impl IntoIterator<Item = Command>) {
     let mut commands = commands.lock();
-    // A look that is due later than the watcher's next one does not wake it.
-    let can_wait = matches!(&command, Command::CheckStall { at, .. } if commands.looks_by.is_some_and(|by| by <= *at));
-    commands.queue.push_back(command);
+    let mut can_wait = true;
+    for command in more {
+        // A look that is due later than the watcher's next one does not wake it.
+        let looks_by = commands.looks_by;
+        can_wait &= matches!(&command, Command::CheckStall { at, .. } if looks_by.is_some_and(|by| by <= *at));
+        commands.queue.push_back(command);
+    }
     // Woken under the lock, and once: the watcher clears the eventfd before it takes commands.
     if !can_wait && !commands.woken || wake.owes_wake() {
         commands.woken = true;
@@ -197,6 +213,8 @@ struct Watch {
     /// A point of the grid.
     grid: Instant,
     timers: BinaryHeap<Reverse<(Instant, Timer)>>,
+    /// The looks at connections, at points of the grid. Most timers are looks, so each must cost little.
+    looks: BTreeMap<Instant, Vec<(ConnId, Look)>>,
 }
 
 /// The epoll token of the eventfd. The others are ids of dial attempts, which begin at 1: their TCP descriptors.
@@ -224,6 +242,7 @@ impl Watch {
             }
             self.process_commands();
             self.process_timers();
+            self.process_looks();
             while let Some((attempt, since)) = self.pacing.next() {
                 self.dial(attempt, since);
             }
@@ -231,13 +250,18 @@ impl Watch {
     }
 
     fn next_timer(&self) -> Option<Instant> {
-        self.timers.peek().map(|Reverse((at, _))| *at)
+        let timer = self.timers.peek().map(|Reverse((at, _))| *at);
+        let look = self.looks.keys().next().copied();
+        timer.into_iter().chain(look).min()
     }
 
     fn process_commands(&mut self) {
-        self.commands.lock().woken = false;
-        for _ in 0..COMMANDS_AT_ONCE {
-            let Some(command) = self.commands.lock().queue.pop_front() else { return };
+        let mut commands = self.commands.lock();
+        commands.woken = false;
+        let some = commands.queue.len().min(COMMANDS_AT_ONCE);
+        let taken: Vec<_> = commands.queue.drain(..some).collect();
+        drop(commands);
+        for command in taken {
             match command {
                 Command::Watch { attempt, monitor, conn } => self.begin(attempt, monitor, conn),
                 Command::Resolved { attempt, found } => self.resolved(attempt, found),
@@ -247,7 +271,7 @@ impl Watch {
                     self.insert(attempt, monitor, None, None);
                     self.close(attempt, push);
                 }
-                Command::CheckStall { conn, at } => self.look_at(conn, at),
+                Command::CheckStall { conn, at } => self.look(conn, Look::Stall, at),
             }
         }
     }
@@ -266,8 +290,19 @@ impl Watch {
                     self.dial_due(attempt, now);
                 }
                 Timer::HangUp(attempt) => self.end_without_errno(attempt),
-                Timer::Stall(conn) => self.check_stall(conn, now),
                 Timer::Idle(conn) => self.check_idle(conn, now),
+            }
+        }
+    }
+
+    fn process_looks(&mut self) {
+        let now = Instant::now();
+        while let Some(due) = self.looks.first_entry().filter(|first| *first.key() <= now) {
+            for (conn, look) in due.remove() {
+                match look {
+                    Look::Stall => self.check_stall(conn, now),
+                    Look::Settle => self.settle(conn, now),
+                }
             }
         }
     }
@@ -278,18 +313,31 @@ impl Watch {
         let again = inner.check_stall();
         // check_stall touched the socket, so it may have consumed the edge that the polling head needs.
         inner.touched();
+        let settles = again.is_none() && inner.begins_to_settle();
         drop(inner);
         if let Some(time) = again {
-            self.look_at(id, now + time);
+            self.look(id, Look::Stall, now + time);
+        } else if settles {
+            self.look(id, Look::Settle, now + SETTLE);
         }
     }
 
-    /// Looks at the connection's progress then, or at the next point of the grid.
-    fn look_at(&mut self, conn: ConnId, at: Instant) {
-        let since = at.saturating_duration_since(self.grid).as_nanos();
-        let points = since.div_ceil(GRID.as_nanos());
-        let at = self.grid + Duration::from_nanos(u64::try_from(points * GRID.as_nanos()).unwrap_or(u64::MAX));
-        self.timers.push(Reverse((at, Timer::Stall(conn))));
+    fn settle(&mut self, id: ConnId, now: Instant) {
+        let Some(conn) = self.registry.find(id) else { return };
+        if conn.lock().settle() {
+            self.look(id, Look::Settle, now + SETTLE);
+        }
+    }
+
+    /// Looks at the connection then, or at the next point of the grid.
+    fn look(&mut self, conn: ConnId, look: Look, at: Instant) {
+        let grid = match look {
+            Look::Stall => GRID.as_nanos(),
+            Look::Settle => COARSE_GRID.as_nanos(),
+        };
+        let points = at.saturating_duration_since(self.grid).as_nanos().div_ceil(grid);
+        let at = self.grid + Duration::from_nanos(u64::try_from(points * grid).unwrap_or(u64::MAX));
+        self.looks.entry(at).or_default().push((conn, look));
     }
 
     fn check_idle(&mut self, id: ConnId, now: Instant) {

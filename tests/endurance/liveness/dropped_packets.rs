@@ -36,6 +36,34 @@ fn the_kernels_patience_is_that_of_keepalive_while_nothing_is_in_flight() {
     }
 }
 
+/// Each switch is a system call, in the sender and in the watcher.
+#[test]
+fn the_kernels_patience_is_not_switched_while_messages_follow_each_other() {
+    let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+    let engine = Engine::with(&[("user_timeout_ms", "70000"), ("stall_ms", "100")]);
+    let conn = engine.ready(peer.endpoint());
+    let view = TcpView::of(peer.endpoint());
+    let deadline = Instant::now() + LONG;
+    loop {
+        let (mut last, mut longest_pause, mut seen) = (Instant::now(), Duration::ZERO, Vec::new());
+        for _ in 0..40 {
+            send(&conn, &[b"one of many"], LONG).expect("a healthy peer");
+            conn.flush(0, after(LONG)).0.expect("it reads");
+            longest_pause = longest_pause.max(last.elapsed());
+            last = Instant::now();
+            // Longer than the watcher takes to find that nothing is in flight.
+            std::thread::sleep(ms(40));
+            seen.push(view.user_timeout());
+        }
+        if longest_pause < ms(300) {
+            assert_eq!(seen, [70_000; 40]);
+            break;
+        }
+        assert!(Instant::now() < deadline, "the machine is too busy: a message came {longest_pause:?} after another");
+    }
+    wait_until("it is idle", LONG, || view.user_timeout() == 45_000);
+}
+
 /// Keepalive, whatever the user timeout is: that one is for data in flight.
 #[test]
 fn an_idle_peer_behind_dropped_packets_is_lost_when_its_probes_go_unanswered() {

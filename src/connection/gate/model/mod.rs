@@ -13,7 +13,7 @@ use loom::sync::{Condvar, Mutex};
 use loom::thread::{self, JoinHandle};
 
 use super::pending::{self, PendingSend};
-use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake};
+use super::{Channel, Gate, Patience, SAFETY_CAP, Tried, WaitSource, Waiter, Wake, Wakeups};
 
 mod batches;
 mod cases;
@@ -118,6 +118,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
     type Refusal = Why;
     type WaitSource = ModelWaitSource;
     type Handover = ModelHandover;
+    type Released = ();
     const FAIR_AFTER: Duration = if FAIR { Duration::ZERO } else { Duration::MAX };
 
     fn attempt_short(&mut self, item: &mut Item) -> Option<()> {
@@ -192,10 +193,11 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
         ModelWaitSource { world: self.world.clone(), _alive: self.sources.clone() }
     }
 
-    fn release(&mut self) {
+    fn release(&mut self) -> Option<()> {
         assert_eq!(Arc::strong_count(&self.sources), 1, "the socket is closed while a thread polls it");
         assert!(!self.away, "the socket is closed while a sender has it");
         self.socket &= !self.ended && !self.dead;
+        None
     }
 }
 
@@ -408,7 +410,8 @@ impl<const FAIR: bool> Model<FAIR> {
     fn close(&self) {
         let mut pipe = self.gate.lock();
         pipe.ended = true;
-        let wakeups = pipe.close();
+        let mut wakeups = Wakeups::default();
+        let _released = pipe.close(&mut wakeups);
         wakeups.wake();
     }
 
