@@ -110,15 +110,16 @@ def machine_paths():
 
 
 def paths_in(content):
-    """Each path of this machine in the content, with what stands around it."""
-    found = (re.findall(rb"[ -~]*" + re.escape(path) + rb"(?![\w.-])[ -~]*", content) for path in machine_paths())
+    """Each path of this machine in the content, with what stands around it. After a brace it is the end of another path:
+    `/proc/{pid}/root`."""
+    found = (re.findall(rb"[ -~]*(?<!\})" + re.escape(path) + rb"(?![\w.-])[ -~]*", content) for path in machine_paths())
     return sorted({text.decode()[-200:] for texts in found for text in texts})
 
 
 def test_a_path_of_this_machine_is_found():
     source = bytes(ROOT) + b"/src/lib.rs"
     assert paths_in(b"\0\1" + source + b"\0") == [source.decode()]
-    assert paths_in(b"\0src/lib.rs\0") == []
+    assert paths_in(b"\0src/lib.rs\0/proc/{pid}" + bytes(ROOT) + b"\0") == []
 
 
 def test_no_shipped_file_names_a_path_of_the_build_machine(dist, tmp_path):
