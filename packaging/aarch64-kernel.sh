@@ -49,7 +49,7 @@ aarch64-linux-gnu-strip "$root/kvconn/target/release/libkvconn.so"
 ln -s libkvconn.so "$root/kvconn/target/release/libkvconn.so.0"
 cat >"$root/check" <<'CHECK'
 #!/bin/sh
-export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONPATH=/site
+export PATH=/usr/sbin:/usr/bin:/sbin:/bin HOME=/root PYTHONPATH=/site TERM=dumb
 mount -t proc proc /proc && mount -t sysfs sys /sys && mount -t devtmpfs dev /dev
 mkdir -p /dev/shm && mount -t tmpfs shm /dev/shm
 ip link set lo up

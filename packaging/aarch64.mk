@@ -11,6 +11,9 @@ ARM_CARGO  := env CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=$(ARM_GNU)-gcc $
 ARM_QEMU   := $(or $(shell command -v qemu-aarch64-static || command -v qemu-aarch64),qemu-aarch64-static)
 ARM_RUN    := $(ARM_QEMU) -L /usr/$(ARM_GNU)
 
+# For examples_c/failover.c: an emulated rank that starts takes the processor from the others for longer than a second.
+ARM_SLOW   := -DSEND_MS=20000
+
 ARM_C_TESTS  := $(foreach test,$(patsubst tests/c/%.c,$(ARM)/tests_c/%,$(wildcard tests/c/*.c)),$(test) $(test)-cpp)
 ARM_EXAMPLES := $(patsubst examples_c/%.c,$(ARM)/examples_c/%,$(wildcard examples_c/*.c))
 # qemu-user cuts TCP_INFO to 4 bytes, so nothing is known to be acknowledged there. Of the tests of the C examples these do
@@ -53,7 +56,7 @@ $(ARM_SONAME): lib-aarch64
 
 $(ARM)/examples_c/%: examples_c/%.c $(wildcard examples_c/*.h) include/kvconn.h $(ARM_SONAME)
 	@mkdir -p $(@D)
-	$(ARM_GNU)-gcc $(C_STRICT) $(CFLAGS) $< -o $@ -L$(ARM)/release -lkvconn -Wl,-rpath,'$$ORIGIN/../release' -pthread
+	$(ARM_GNU)-gcc $(C_STRICT) $(CFLAGS) $(ARM_SLOW) $< -o $@ -L$(ARM)/release -lkvconn -Wl,-rpath,'$$ORIGIN/../release' -pthread
 
 $(ARM)/tests_c/%: tests/c/%.c $(wildcard tests/c/*.h) include/kvconn.h $(ARM_SONAME)
 	@mkdir -p $(@D)
