@@ -8,5 +8,10 @@ done
 [ -d "$(rustc --print sysroot)/lib/rustlib/$triple/lib" ] || missing="$missing rust-std-$triple"
 [ -z "$missing" ] && exit 0
 echo "kvconn: skipped, these are missing:$missing"
-echo "kvconn: Debian: apt-get install gcc-aarch64-linux-gnu g++-aarch64-linux-gnu qemu-user-static; and: rustup target add $triple"
+packages="gcc-aarch64-linux-gnu g++-aarch64-linux-gnu"
+case "$*" in
+    *qemu-system*) packages="$packages qemu-system-arm debootstrap cpio" ;;
+    *) packages="$packages qemu-user-static" ;;
+esac
+echo "kvconn: Debian: apt-get install $packages; and: rustup target add $triple"
 exit 1

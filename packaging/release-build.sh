@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# build-release.sh ARCH TARGET-DIR ZIG-VENV GLIBC: kvconn for another Linux, by zig's compiler, against an old glibc.
+# release-build.sh ARCH TARGET-DIR ZIG-VENV GLIBC: kvconn for another Linux, by zig's compiler, against an old glibc.
 #
 # The result carries no path of this machine, and depends on nothing but the commit and the versions of the tools.
 set -euo pipefail
@@ -11,6 +11,12 @@ rust_source=$(rustc --print sysroot)/lib/rustlib/src/rust
 rust_commit=$(rustc -vV | sed -n 's/^commit-hash: //p')
 
 zig=$(echo "$venv"/lib/python*/site-packages/ziglang)
+
+# Always from the beginning: libsodium's build does not see that flags have changed, and what an interrupted build left
+# there may have been made with others.
+rm -rf "$target_dir"
+mkdir -p "$target_dir"
+git rev-parse HEAD >"$target_dir/COMMIT"
 
 # Of two prefixes that match, the last one counts, for rustc as for clang.
 maps=("$HOME=home" "$PWD=." "$target_dir=target" "$cargo_home=cargo" "$zig=zig" "$rust_source=/rustc/$rust_commit")
@@ -50,27 +56,21 @@ without_debug() {
     (export LC_ALL=C && "${prefix}ar" qcsD "$archive" "$members"/*.o)
     rm -r "$members"
 }
-if [ ! -e "$target_dir/runtime" ]; then
-    prefix=
-    [ "$(uname -m)" = "$arch" ] || prefix=$arch-linux-gnu-
-    mkdir -p "$target_dir"
-    printf '#include <new>\nint *first() { return new int; }\n' >"$target_dir/first.cpp"
-    "$venv/bin/python" -m ziglang c++ -g -fno-sanitize=all -target "$arch-linux-gnu.$glibc" -shared -fPIC \
-        "$target_dir/first.cpp" -o "$target_dir/first.so"
-    find "$ZIG_GLOBAL_CACHE_DIR/o" -name '*.a' | while read -r archive; do without_debug "$archive"; done
-    touch "$target_dir/runtime"
-fi
+prefix=
+[ "$(uname -m)" = "$arch" ] || prefix=$arch-linux-gnu-
+printf '#include <new>\nint *first() { return new int; }\n' >"$target_dir/first.cpp"
+"$venv/bin/python" -m ziglang c++ -g -fno-sanitize=all -target "$arch-linux-gnu.$glibc" -shared -fPIC \
+    "$target_dir/first.cpp" -o "$target_dir/first.so"
+find "$ZIG_GLOBAL_CACHE_DIR/o" -name '*.a' | while read -r archive; do without_debug "$archive"; done
 
 # The unwinder must be the process's own, libgcc_s.so.1: pthread_exit and pthread_cancel of glibc unwind with it through
 # kvconn's frames, and would give zig's static unwinder a context that is not its own, which crashes. Any copy of the
 # library does not do to link with, since it may be newer than the machines that load kvconn, so it is made here: names only.
 unwinder=$target_dir/unwinder/libgcc_s.so.1
-if [ ! -e "$unwinder" ]; then
-    mkdir -p "$(dirname "$unwinder")"
-    grep -o '_Unwind_[A-Za-z_]*' packaging/libgcc_s.map | sed 's/.*/void &(void) {}/' >"$unwinder.c"
-    "$venv/bin/python" -m ziglang cc -target "$arch-linux-gnu.$glibc" -shared -fPIC -nostdlib "$unwinder.c" -o "$unwinder" \
-        -Wl,-soname,libgcc_s.so.1 -Wl,--version-script=packaging/libgcc_s.map
-fi
+mkdir -p "$(dirname "$unwinder")"
+grep -o '_Unwind_[A-Za-z_]*' packaging/libgcc_s.map | sed 's/.*/void &(void) {}/' >"$unwinder.c"
+"$venv/bin/python" -m ziglang cc -target "$arch-linux-gnu.$glibc" -shared -fPIC -nostdlib "$unwinder.c" -o "$unwinder" \
+    -Wl,-soname,libgcc_s.so.1 -Wl,--version-script=packaging/libgcc_s.map
 CARGO_ENCODED_RUSTFLAGS+=$'\x1f'-Clink-arg=$unwinder
 
 PATH=$venv/bin:$PATH exec cargo zigbuild --release --lib --locked --target "$triple.$glibc"

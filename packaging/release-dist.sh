@@ -46,7 +46,7 @@ for header in include/*.h include/*.hpp; do
     [ ! -f "$header" ] || cp "$header" "$out/include/"
 done
 cp LICENSE THIRD_PARTY.md CHANGELOG.md "$out/doc/"
-git rev-parse HEAD >"$out/COMMIT" # not in the tar files
+cp "$build/COMMIT" "$out/COMMIT" # not in the tar files
 chmod -R u=rwX,go=rX "$out"
 chmod 644 "$debug" "$out"/lib/libkvconn.a
 

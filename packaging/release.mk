@@ -8,13 +8,14 @@ ZIG_VENV       := $(TARGET)/zig-venv
 
 ##@ Release
 .PHONY: release check-release check-reproducible check-old-glibc
-release: $(ZIG_VENV)/.stamp venv | tools ## what is shipped, into target/dist: RELEASE_ARCHES="x86_64 aarch64"; 5 minutes for each
+release: $(ZIG_VENV)/.stamp venv | tools ## what is shipped, into target/dist and target/wheels: RELEASE_ARCHES="x86_64 aarch64"; 10 minutes for each
 	packaging/release-tools.sh $(RELEASE_ARCHES)
 	@set -e; for arch in $(RELEASE_ARCHES); do set -x; \
 	    packaging/release-build.sh $$arch $(ZIG)/$$arch $(ZIG_VENV) $(RELEASE_GLIBC); \
 	    packaging/release-dist.sh $$arch $(ZIG)/$$arch $(DIST); \
 	    { set +x; } 2>/dev/null; done
-	rm -rf $(ZIG)
+	rm -rf $(ZIG) $(foreach arch,$(RELEASE_ARCHES),$(WHEELS)/*_$(arch).whl)
+	@$(MAKE) --no-print-directory wheel KVCONN_WHEEL_LIBRARY="$(foreach arch,$(RELEASE_ARCHES),$(DIST)/$(arch)/lib/libkvconn.so)"
 	@$(MAKE) --no-print-directory check-release
 
 check-release: venv ## tests of what `make release` has made: needed libraries, glibc, symbols, paths, C programs, Python
@@ -26,8 +27,8 @@ check-release: venv ## tests of what `make release` has made: needed libraries, 
 # What the release library must do as well as the everyday one: the ledger, CURVE, zero-copy buffers, beside pyzmq.
 RELEASE_PYTEST := $(patsubst %,tests/python/test_%.py,ffi messages curve owned beside_pyzmq)
 
-check-reproducible: ## builds the release of this commit once more, elsewhere; both must be the same, byte for byte
-	packaging/check-reproducible.sh $(DIST) $(TARGET)/reproducible $(ZIG_VENV) $(RELEASE_GLIBC) $(RELEASE_ARCHES)
+check-reproducible: $(ZIG_VENV)/.stamp venv ## builds the release of this commit once more, elsewhere; both must be the same, byte for byte
+	packaging/check-reproducible.sh $(DIST) $(WHEELS) $(TARGET)/reproducible $(VENV) $(ZIG_VENV) $(RELEASE_GLIBC) $(RELEASE_ARCHES)
 
 check-old-glibc: ## the C tests with the release for this machine, compiled and run on Debian 11 (glibc 2.31; root)
 	packaging/old-glibc.sh $(DIST) $(TARGET)/old-glibc

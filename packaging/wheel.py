@@ -67,7 +67,10 @@ def compile_fast(source, output, machine, portable, zig, compiler):
     if not (pathlib.Path(include) / "Python.h").exists():
         print(f"kvconn: no C extension: Python's headers are not in {include}", file=sys.stderr)
         return None
+    environment = dict(os.environ)
     if portable and zig:
+        # Nothing is written outside the output's directory, and nothing that another build left there is used.
+        environment["ZIG_GLOBAL_CACHE_DIR"] = environment["ZIG_LOCAL_CACHE_DIR"] = str(output.parent / "zig-cache")
         command = [*zig, "cc", "-target", f"{machine}-linux-gnu.{GLIBC[0]}.{GLIBC[1]}"]
     elif machine == platform.machine() and shutil.which(compiler[0]):
         command = compiler
@@ -77,7 +80,7 @@ def compile_fast(source, output, machine, portable, zig, compiler):
     # Only names that the limited API has since Python 3.10, so that one file is for all later versions.
     flags = ["-O2", "-g0", "-fPIC", "-shared", "-fvisibility=hidden", "-Wl,-z,relro,-z,now", "-DPy_LIMITED_API=0x030A0000"]
     flags += [f"-I{include}", f"-I{ROOT / 'include'}", f"-ffile-prefix-map={ROOT}=."]
-    subprocess.run([*command, *flags, str(source), "-o", str(output)], check=True)
+    subprocess.run([*command, *flags, str(source), "-o", str(output)], check=True, env=environment)
     output.chmod(0o755)
     return output
 

@@ -56,7 +56,13 @@ inside() { # in a mount namespace of its own
         chroot . chown -R "$account:" "/$home"
     fi
     local path=/opt/rust/bin:/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin
-    chroot . su "$account" -s /bin/sh -c "export PATH=$path HOME=/$home CARGO_HOME=/$home/.cargo; unset CI
+    # The tree becomes the root. A chroot would not do: a program that makes a mount namespace of its own, as tests do,
+    # finds itself there under the path that it has outside.
+    mkdir -p other
+    pivot_root . other
+    cd /
+    umount --lazy other
+    su "$account" -s /bin/sh -c "export PATH=$path HOME=/$home CARGO_HOME=/$home/.cargo; unset CI
         cd ~/kvconn && make $*"
 }
 export -f inside

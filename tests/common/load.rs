@@ -7,6 +7,7 @@
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread::ThreadId;
 use std::time::{Duration, Instant};
 
 struct Sampler {
@@ -51,17 +52,31 @@ impl Sampler {
     }
 }
 
+/// How long the calling thread has been ready to run without a processor, since it began. None where the kernel does not say.
+fn waited_for_processor() -> Option<Duration> {
+    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
+    Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+}
+
 /// Measures from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
     begun: Instant,
     late: Duration,
+    waited: Option<(ThreadId, Duration)>,
 }
 
 impl Stopwatch {
     pub fn start() -> Stopwatch {
         let late = Sampler::get().late();
-        Stopwatch { begun: Instant::now(), late }
+        Stopwatch { begun: Instant::now(), late, waited: None }
+    }
+
+    /// For a thread that computes much. The scheduler lets it wait for longer than the sampler, which mostly sleeps; what
+    /// this thread has waited is excused too.
+    pub fn of_this_thread() -> Stopwatch {
+        let waited = waited_for_processor().map(|waited| (std::thread::current().id(), waited));
+        Stopwatch { waited, ..Stopwatch::start() }
     }
 
     pub fn elapsed(&self) -> Duration {
@@ -70,7 +85,10 @@ impl Stopwatch {
 
     /// What the machine's load excuses.
     pub fn excused(&self) -> Duration {
-        Sampler::get().late().saturating_sub(self.late)
+        let late = Sampler::get().late().saturating_sub(self.late);
+        let Some((thread, before)) = self.waited else { return late };
+        assert_eq!(thread, std::thread::current().id(), "a stopwatch of another thread");
+        late + waited_for_processor().map_or(Duration::ZERO, |waited| waited.saturating_sub(before))
     }
 
     /// Panics when more than `most` has passed.

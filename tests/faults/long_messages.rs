@@ -34,7 +34,7 @@ struct Times(Vec<(Duration, Duration)>);
 
 impl Times {
     fn take<T>(&mut self, call: impl FnOnce() -> T) -> T {
-        let watch = Stopwatch::start();
+        let watch = Stopwatch::of_this_thread();
         let result = call();
         self.0.push((watch.elapsed(), watch.excused()));
         result

@@ -69,6 +69,7 @@ def test_a_killed_node_fails_over_and_comes_back(lib, start, wait_until, tmp_pat
         more("A0")
         for name in ("B0", "B1"):
             ranks[name] = start(name, endpoints[name])
+        story()
         engine.stdin.write(b"back B\n")
         engine.stdin.flush()
         more("B0")

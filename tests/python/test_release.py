@@ -10,6 +10,7 @@ import re
 import shutil
 import subprocess
 import tarfile
+import zipfile
 
 import pytest
 
@@ -109,15 +110,16 @@ def machine_paths():
 
 
 def paths_in(content):
-    """Each path of this machine in the content, with what stands around it."""
-    found = (re.findall(rb"[ -~]*" + re.escape(path) + rb"(?![\w.-])[ -~]*", content) for path in machine_paths())
+    """Each path of this machine in the content, with what stands around it. After a brace it is the end of another path:
+    `/proc/{pid}/root`."""
+    found = (re.findall(rb"[ -~]*(?<!\})" + re.escape(path) + rb"(?![\w.-])[ -~]*", content) for path in machine_paths())
     return sorted({text.decode()[-200:] for texts in found for text in texts})
 
 
 def test_a_path_of_this_machine_is_found():
     source = bytes(ROOT) + b"/src/lib.rs"
     assert paths_in(b"\0\1" + source + b"\0") == [source.decode()]
-    assert paths_in(b"\0src/lib.rs\0") == []
+    assert paths_in(b"\0src/lib.rs\0/proc/{pid}" + bytes(ROOT) + b"\0") == []
 
 
 def test_no_shipped_file_names_a_path_of_the_build_machine(dist, tmp_path):
@@ -131,6 +133,17 @@ def test_no_shipped_file_names_a_path_of_the_build_machine(dist, tmp_path):
             content = plain.read_bytes()
         found = paths_in(content)
         assert not found, f"{path} has {len(found)} paths of this machine: {found[:5]}"
+
+
+def test_the_wheel_has_this_library_and_names_no_path_of_the_build_machine(dist):
+    wheels = list((TARGET / "wheels").glob(f"kvconn-*manylinux*_{dist.name}.whl"))
+    if not wheels or DIST != TARGET / "dist":
+        pytest.skip(f"no wheel for {dist.name} in {TARGET / 'wheels'}: make release")
+    for wheel in wheels:
+        with zipfile.ZipFile(wheel) as packed:
+            assert packed.read("kvconn/libkvconn.so.0") == library(dist).read_bytes()
+            for name in packed.namelist():
+                assert not paths_in(packed.read(name)), f"{name} in {wheel}"
 
 
 def test_the_tar_files_have_what_the_directory_has(dist):

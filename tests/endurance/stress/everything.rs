@@ -54,25 +54,18 @@ struct Actor<'a> {
     last: Option<Arc<Connection>>,
 }
 
-/// How long the calling thread has waited for a processor so far: its delay that is the machine's load.
-fn waited_for_processor() -> Duration {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
-    Duration::from_nanos(text.split_whitespace().nth(1).and_then(|waited| waited.parse().ok()).unwrap_or_default())
-}
-
 impl Actor<'_> {
     fn run(&mut self, stop: &AtomicBool) {
         while !stop.load(Ordering::Relaxed) {
             let name = ["prefill.0", "prefill.1"][self.random.below(2) as usize];
             let time = ms([0, 1, 20, 100][self.random.below(4) as usize]);
-            let (watch, waited) = (Stopwatch::start(), waited_for_processor());
+            let watch = Stopwatch::of_this_thread();
             let (call, result) = self.act(name, time);
             let took = watch.elapsed();
-            let (load, waited) = (watch.excused(), waited_for_processor() - waited);
+            let load = watch.excused();
             assert!(
-                took <= time + LATE + load + waited,
-                "{call} with {time:?} took {took:?}, of which {waited:?} without a processor and {load:?} for the load: \
-                 {result:?}"
+                took <= time + LATE + load,
+                "{call} with {time:?} took {took:?}, of which {load:?} for the load: {result:?}"
             );
             if let Err(error) = &result {
                 assert!(allowed(call, error.status), "{call}: {error:?}");

@@ -20,7 +20,7 @@ const LATE: Duration = ms(100);
 /// A send on a full queue; how long it took. STALLED may come before the deadline, TIMEOUT not.
 #[track_caller]
 fn fails_in_time(conn: &Arc<Connection>, timeout: Duration) -> Duration {
-    let watch = Stopwatch::start();
+    let watch = Stopwatch::of_this_thread();
     let error = send(conn, &[LARGE], timeout).expect_err("the queue is full");
     let took = watch.elapsed();
     watch.at_most(timeout + LATE, "a send on a full queue");
@@ -102,7 +102,7 @@ fn sender(conn: &Arc<Connection>, thread: u64, stop: &AtomicBool) -> (BTreeSet<S
         }
         let text = format!("{thread} {number}");
         let timeout = [ms(0), ms(1), ms(3), ms(20), ms(100)][((number + thread) % 5) as usize];
-        let watch = Stopwatch::start();
+        let watch = Stopwatch::of_this_thread();
         let result = send(conn, &[text.as_bytes(), &LARGE[..2000]], timeout);
         watch.at_most(timeout + LATE, "a send");
         match status_of(&result) {
