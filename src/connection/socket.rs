@@ -254,7 +254,8 @@ impl Monitor {
     }
 }
 
-fn event(number: u32, value: i32) -> Option<MonitorEvent> {
+/// What libzmq's numbers mean. `None`: nothing that a dial attempt asks for.
+pub(super) fn event(number: u32, value: i32) -> Option<MonitorEvent> {
     Some(match number {
         zmq_sys::ZMQ_EVENT_CONNECT_DELAYED => MonitorEvent::TakenUp,
         zmq_sys::ZMQ_EVENT_CONNECTED => MonitorEvent::Connected(value),

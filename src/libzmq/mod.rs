@@ -16,6 +16,8 @@
 mod context;
 mod curve;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 mod monitor;
 mod socket;
 
