@@ -123,7 +123,7 @@ pub(crate) fn run(script: &[u8], mut seen: impl FnMut(usize, u32, i32)) {
     take(&mut sockets, &mut unread);
     for socket in &sockets {
         assert!(socket.reader.is_none() || socket.read == socket.kept.len(), "an event was not read");
-        assert_eq!(socket.kept.last(), Some(&(STOPPED as u32, 0)));
+        assert_eq!(socket.kept.last().map(|(event, _)| u64::from(*event)), Some(STOPPED));
     }
     drop(sockets);
     assert_eq!(Arc::strong_count(&inbox), 1, "a report is left");

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use super::{Dial, DialFailure, Verdict};
-use crate::connection::socket::{event, is_self_connected};
+use crate::connection::socket::{MonitorEvent, event, is_self_connected};
 use crate::libzmq;
 use crate::options::Values;
 
@@ -23,8 +23,12 @@ pub fn monitor_events(script: &[u8]) {
     });
     libzmq::model::run(script, |place, number, value| {
         now += Duration::from_millis(200);
+        // A number that no descriptor has: those below it are open files of other tests.
+        let value = if number == zmq_sys::ZMQ_EVENT_CONNECTED { value | 1 << 30 } else { value };
         let Some(event) = event(number, value) else { return };
-        assert!(!is_self_connected(value), "the test has no TCP connection");
+        if let MonitorEvent::Connected(fd) = event {
+            assert!(!is_self_connected(fd));
+        }
         let Some(dial) = &mut dials[place] else { return };
         match dial.on_seen(event, now) {
             Verdict::Wait => {}
