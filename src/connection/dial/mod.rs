@@ -248,6 +248,12 @@ mod tests {
         (dial, now)
     }
 
+    /// Found by the fuzz target `monitor`.
+    #[test]
+    fn connected_without_a_descriptor_is_no_panic() {
+        model::monitor_events(&[3, 1, 255, 255, 255, 255, 255, 255, 255, 255, 0]);
+    }
+
     proptest! {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
         /// The rules are those of the model.
