@@ -34,7 +34,7 @@ NOT_UNDER_SANITIZERS = [
     "many", "liveness", "memory", "resident", "processor", "stress", "dlopen", "stack", "two_thousand", "everything_at_once",
     "pings", "bounds", "forking_a_busy", "a_burst", "closing_beside", "what_is_remembered", "sixty_four_mebibytes",
     "a_message_cut_by", "whose_pipe_dies", "soak", "patience", "released::", "long_messages", "stall_events",
-    "is_fast", "a_thousand_signals", "of_256_mib",
+    "is_fast", "a_thousand_signals", "of_256_mib", "giving_up_without_end",
 ]
 
 
