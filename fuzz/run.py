@@ -12,10 +12,11 @@ import pathlib
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target").resolve() / "fuzz"
-TARGETS = ["endpoint", "options", "environment", "texts", "packed"]
+TARGETS = ["endpoint", "options", "environment", "texts", "packed", "monitor"]
 TRIPLE = os.uname().machine + "-unknown-linux-gnu"
 COVERAGE = "-Cpasses=sancov-module " + " ".join(
     f"-Cllvm-args=-sanitizer-coverage-{word}" for word in ("level=4", "inline-8bit-counters", "pc-table", "trace-compares")
@@ -30,6 +31,12 @@ SEEDS = {
     "environment": [b"\n".join([b"1"] * 40), b"\n".join([b"off"] * 40), b"\n".join([b""] * 20 + [b"999999999999999999999"])],
     "texts": [b"node\0tcp://127.0.0.1:1\0reason\0send_hwm\0007\0", "ä\0ipc:///x\0\xff\0".encode(), b"a" * 300 + b"\0tcp://h:1\0" + b"r" * 300],
     "packed": [bytes([2] + [0, 0] * 10), bytes([8] + list(range(200))), bytes([1, 0, 0, 0, 4] + [1, 44] * 130)],
+    # A dial that succeeds and ends; one that fails on both addresses; more events than there is room for.
+    "monitor": [
+        bytes([4, 0, 0, 4, 1, 9, 4, 8, 0, 0, 4, 5, 32, 4, 6, 0]), bytes([12, 1, 9, 12, 7, 32, 0, 12, 3, 111, 0]),
+        bytes([5, 1, 3, 13, 8, 0] * 10 + [1, 5, 5, 104, 5, 3, 0, 5, 6, 0]), bytes([2] + [255] * 8 + [7, 3, 11] + [255] * 8 + [0]),
+        bytes([3, 1] + [255] * 8 + [0]),
+    ],
 }
 
 
@@ -69,7 +76,9 @@ def run(program, target, seconds):
 def main():
     seconds, targets = int(sys.argv[1]) if len(sys.argv) > 1 else 60, sys.argv[2:] or TARGETS
     program = build()
-    results = {target: run(program, target, seconds) for target in targets}
+    # Each uses one processor.
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        results = dict(zip(targets, pool.map(lambda target: run(program, target, seconds), targets)))
     failed = [target for target, (status, _) in results.items() if status]
     if failed:
         print(f"fuzz: FAULT in {', '.join(failed)}: {[*glob.glob(str(TARGET / 'crashes' / '*' / '*'))]}")

@@ -35,5 +35,9 @@ pub mod timeout;
 #[cfg(panic = "abort")]
 compile_error!("kvconn needs panic = \"unwind\": a panic must not end the host process");
 
+/// For the fuzz targets, which are no part of the crate.
+#[cfg(fuzzing)]
+pub use connection::dial::model::monitor_events;
+
 // Builds and links libzmq.
 use zmq as _;

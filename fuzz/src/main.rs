@@ -15,12 +15,13 @@ use libfuzzer_sys::fuzz_target;
 
 type Target = fn(&[u8]);
 
-const TARGETS: [(&str, Target); 5] = [
+const TARGETS: [(&str, Target); 6] = [
     ("endpoint", endpoint),
     ("options", options),
     ("environment", environment),
     ("texts", texts),
     ("packed", packed),
+    ("monitor", kvconn::monitor_events),
 ];
 
 fuzz_target!(|bytes: &[u8]| {

@@ -253,7 +253,8 @@ impl Monitor {
     }
 }
 
-fn event(number: u32, value: i32) -> Option<MonitorEvent> {
+/// What libzmq's numbers mean. `None`: nothing that a dial attempt asks for.
+pub(super) fn event(number: u32, value: i32) -> Option<MonitorEvent> {
     Some(match number {
         zmq_sys::ZMQ_EVENT_CONNECT_DELAYED => MonitorEvent::TakenUp,
         zmq_sys::ZMQ_EVENT_CONNECTED => MonitorEvent::Connected(value),
@@ -272,7 +273,10 @@ fn event(number: u32, value: i32) -> Option<MonitorEvent> {
 /// Whether this descriptor is a TCP connection to itself. Read-only: if the number means another file by now, the
 /// answer is no.
 pub(crate) fn is_self_connected(fd: RawFd) -> bool {
-    // SAFETY: never closed by us (ManuallyDrop). getsockname and getpeername fail if it is not a socket.
+    if fd == -1 {
+        return false; // what libzmq writes for no descriptor; the standard library panics
+    }
+    // SAFETY: it is not -1, and never closed by us (ManuallyDrop). getsockname and getpeername fail if it is not a socket.
     let stream = ManuallyDrop::new(unsafe { TcpStream::from_raw_fd(fd) });
     debug_assert_eq!(stream.as_raw_fd(), fd);
     let ends: (io::Result<SocketAddr>, io::Result<SocketAddr>) = (stream.local_addr(), stream.peer_addr());

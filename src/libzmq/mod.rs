@@ -18,6 +18,8 @@ mod block;
 mod context;
 mod curve;
 mod frame;
+#[cfg(any(test, fuzzing))]
+pub(crate) mod model;
 mod monitor;
 mod socket;
 

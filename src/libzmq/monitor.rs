@@ -176,8 +176,11 @@ pub(super) unsafe fn drop_hint(hint: *mut c_void) {
 pub(super) unsafe extern "C" fn report(hint: *mut c_void, event: u64, value: u64) {
     // SAFETY: the count that the hint stands for is given back below, after the last call.
     let reports = unsafe { &*hint.cast::<Reports>().cast_const() };
-    // Numbers and values of events of version 1 have 32 bits at most; a descriptor's number is an int.
-    reports.write(event as u32, (value as u32).cast_signed());
+    // Values of events of version 1 have 32 bits at most: a descriptor's number is an int. No event that is asked for has
+    // a longer number. Cut, such a number could mean the end of the socket.
+    if let Ok(number) = u32::try_from(event) {
+        reports.write(number, (value as u32).cast_signed());
+    }
     if event == u64::from(zmq_sys::ZMQ_EVENT_MONITOR_STOPPED) {
         // SAFETY: libzmq does not use it any more.
         unsafe { drop_hint(hint) };

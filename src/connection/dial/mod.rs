@@ -12,6 +12,8 @@ use std::time::{Duration, Instant};
 
 mod addresses;
 mod handshake;
+#[cfg(any(test, fuzzing))]
+pub mod model;
 
 use super::socket::MonitorEvent;
 use crate::net::route::RouteError;
@@ -231,6 +233,8 @@ fn errno_text(os_errno: i32) -> String {
 
 #[cfg(test)]
 mod tests {
+    use proptest::prelude::*;
+
     use super::*;
 
     const SECOND: Duration = Duration::from_secs(1);
@@ -242,6 +246,21 @@ mod tests {
         let mut dial = Dial::new(now, &Values::from_environment(find).unwrap(), Arc::default());
         dial.addresses(addresses.iter().map(|a| Ok(CString::new(*a).unwrap())));
         (dial, now)
+    }
+
+    /// Found by the fuzz target `monitor`.
+    #[test]
+    fn connected_without_a_descriptor_is_no_panic() {
+        model::monitor_events(&[3, 1, 255, 255, 255, 255, 255, 255, 255, 255, 0]);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+        /// The rules are those of the model.
+        #[test]
+        fn any_events_are_read_in_order_and_leave_no_dial_astray(script in proptest::collection::vec(any::<u8>(), 0..400)) {
+            model::monitor_events(&script);
+        }
     }
 
     #[test]
