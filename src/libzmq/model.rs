@@ -115,8 +115,8 @@ pub(crate) fn run(script: &[u8], mut seen: impl FnMut(usize, u32, i32)) {
             }
         }
     }
-    for place in 0..SOCKETS {
-        if sockets[place].report(STOPPED, 0) && !unread.contains(&(place as u64)) {
+    for (place, socket) in sockets.iter_mut().enumerate() {
+        if socket.report(STOPPED, 0) && !unread.contains(&(place as u64)) {
             unread.push(place as u64);
         }
     }
