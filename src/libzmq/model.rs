@@ -115,9 +115,9 @@ pub(crate) fn run(script: &[u8], mut seen: impl FnMut(usize, u32, i32)) {
             }
         }
     }
-    for place in 0..SOCKETS {
-        if sockets[place].report(STOPPED, 0) && !unread.contains(&(place as u64)) {
-            unread.push(place as u64);
+    for (name, socket) in (0..).zip(&mut sockets) {
+        if socket.report(STOPPED, 0) && !unread.contains(&name) {
+            unread.push(name);
         }
     }
     take(&mut sockets, &mut unread);
