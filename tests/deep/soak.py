@@ -47,7 +47,7 @@ class Ranks:
         path = os.path.join(self.folder, f"{place}-{len(self.files)}")
         program = [sys.executable, str(HERE / "soak_rank.py"), self.endpoints[place] or "tcp://127.0.0.1:*", str(place), path]
         process = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
-        endpoint = process.stdout.readline().strip()
+        endpoint = process.stdout.readline().strip().removeprefix("bound ")
         if not endpoint:
             raise SystemExit(f"rank {place} did not start")
         self.endpoints[place] = endpoint

@@ -6,6 +6,7 @@ FILE has a record of 8 numbers for each connection: the connection, how many mes
 its 4 senders, how many were wrong (out of order, repeated, damaged), how many were meant for another endpoint.
 """
 
+import argparse
 import contextlib
 import mmap
 import os
@@ -30,7 +31,10 @@ class SoakRank(rank.Rank):
             file.truncate(RECORD.size * RECORDS)
             self.file = mmap.mmap(file.fileno(), RECORD.size * RECORDS)
         self.records = {}  # connection -> (offset, record)
-        super().__init__(endpoint, "/dev/null")
+        # A small queue: messages that the rank does not read soon wait at their sender.
+        super().__init__(argparse.Namespace(
+            endpoint=endpoint, record="/dev/null", rcvhwm=64, rcvbuf=128 * 1024, step_ms=10, last_step_ms=0
+        ))
 
     def take(self):
         frames = self.pull.recv_multipart()
