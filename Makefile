@@ -83,11 +83,13 @@ test-with-python:
 
 ##@ Longer
 .PHONY: loom stress
-LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib gate::model
-loom: tools ## the gate's model, every interleaving (in its own target directory)
+LOOM := RUSTFLAGS="--cfg loom" CARGO_TARGET_DIR="$(TARGET)/loom" $(CARGO) test --release --lib
+LOOM_TESTS := gate::model pool::model
+loom: tools ## the models of the gate and of the memory pool, every interleaving (in its own target directory)
 	$(LOOM) --no-run
-	@$(LOOM) -- --list 2>/dev/null | grep -q ': test$$' || { echo "kvconn: there is no test gate::model" >&2; exit 1; }
-	$(LOOM)
+	@for name in $(LOOM_TESTS); do $(LOOM) -- --list $$name 2>/dev/null | grep -q ': test$$' || \
+	    { echo "kvconn: there is no test $$name" >&2; exit 1; }; done
+	$(LOOM) -- $(LOOM_TESTS)
 
 stress: lib venv $(EXAMPLES) ## the tests with stress or soak in their name, for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak

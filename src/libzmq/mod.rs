@@ -21,6 +21,7 @@ mod frame;
 #[cfg(any(test, fuzzing))]
 pub(crate) mod model;
 mod monitor;
+mod pool;
 mod socket;
 
 use std::ffi::{CStr, c_int};
