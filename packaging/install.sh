@@ -32,6 +32,13 @@ for file in "$root"/docs/*.md; do
     case $file in */architecture.md | */dependencies.md) continue ;; esac # for those who change kvconn
     documents="$documents docs/${file##*/}"
 done
+# The pictures that these documents show.
+pictures=
+for file in "$root"/docs/*.svg; do
+    for document in $documents; do
+        if grep -qF "](${file##*/})" "$root/$document"; then pictures="$pictures ${file##*/}" && break; fi
+    done
+done
 
 examples=
 for file in "$root"/examples_c/*.[ch] "$root"/examples_c/*.py "$root"/examples_cpp/*.cpp "$root"/examples_python/*.py; do
@@ -55,7 +62,7 @@ uninstall() {
         "$to$LIBDIR/pkgconfig/kvconn.pc" "$to$LIBDIR/pkgconfig/kvconn-static.pc" \
         "$to$INCLUDEDIR/kvconn.h" "$to$INCLUDEDIR/kvconn.hpp" "$to$BINDIR/kvconn-peer"
     for name in $packages; do rm -f "$to$LIBDIR/cmake/kvconn/$name.cmake"; done
-    for file in $documents; do rm -f "$to$DOCDIR/${file##*/}"; done
+    for file in $documents $pictures; do rm -f "$to$DOCDIR/${file##*/}"; done
     for file in $examples; do rm -f "$to$DOCDIR/$file"; done
     # Only what is empty.
     for file in $examples; do rmdir "$to$DOCDIR/${file%/*}" 2>/dev/null || true; done
@@ -149,6 +156,7 @@ install_all() {
         fill "$root/packaging/cmake/$name.cmake.in" "$LIBDIR/cmake/kvconn/$name.cmake"
     done
     for file in $documents; do document "$file"; done
+    for file in $pictures; do put 644 "$root/docs/$file" "$DOCDIR/$file"; done
     for file in $examples; do put 644 "$root/$file" "$DOCDIR/$file"; done
 }
 

@@ -32,6 +32,7 @@ def test_everything_is_installed_and_the_library_is_small(prefix):
     expected |= {f"lib/debug/.build-id/{identity[:2]}/{identity[2:]}.debug"}
     expected |= {f"include/{path.name}" for path in (ROOT / "include").glob("kvconn.h*")}
     documents = {path.name for path in (ROOT / "docs").glob("*.md")} - {"architecture.md", "dependencies.md"}
+    documents |= {picture for name in documents for picture in re.findall(r"!\[.*?\]\((\S+\.svg)\)", (ROOT / "docs" / name).read_text())}
     documents |= {"LICENSE", "THIRD_PARTY.md", "CHANGELOG.md"}
     documents |= {f"{path.parent.name}/{path.name}" for path in ROOT.glob("examples_*/*.*") if path.suffix in EXAMPLES}
     expected |= {f"share/doc/kvconn/{name}" for name in documents}
