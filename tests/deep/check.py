@@ -284,7 +284,7 @@ def soak(step):
 
 STEPS = {
     "deny": (deny, "licences, sources and advisories of the crates"),
-    "loom": (loom, "the models of the gate, every interleaving"),
+    "loom": (loom, "the models of the gate and of the memory pool, every interleaving"),
     "properties": (properties, "the property tests, with many cases"),
     "fuzz": (fuzz, "every parser of foreign bytes, guided by coverage"),
     "hostile": (hostile, "peers that send what no libzmq sends"),
