@@ -173,7 +173,11 @@ fn a_caller_that_ends_and_dials_while_sockets_are_closed_late_meets_its_deadline
     let (mut ends, mut waits, mut most) = (0, 0, 0);
     std::thread::scope(|scope| {
         let _over = SetOnDrop(&over);
-        scope.spawn(|| while !over.load(Ordering::Relaxed) {});
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
         let begun = Instant::now();
         while begun.elapsed() < ms(1500) {
             let node = engine.node("n", &[endpoint]);
