@@ -5,7 +5,7 @@ use loom::thread;
 use super::*;
 
 struct Piece(*mut Head);
-// SAFETY: whoever has it uses it alone.
+// SAFETY: only one thread has it at a time.
 unsafe impl Send for Piece {}
 
 impl Piece {

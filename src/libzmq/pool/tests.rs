@@ -6,7 +6,7 @@ use super::*;
 
 /// A piece of memory on its journey from thread to thread.
 struct Piece(*mut Head, usize);
-// SAFETY: whoever has it uses it alone.
+// SAFETY: only one thread has it at a time.
 unsafe impl Send for Piece {}
 
 fn piece(size: usize) -> Piece {

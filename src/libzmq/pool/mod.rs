@@ -23,7 +23,7 @@ pub(super) struct Head {
     pool: *const Pool,
     /// The next one of a list.
     next: *mut Head,
-    /// Whoever has taken it counts here.
+    /// For the caller that has taken it to count in.
     pub(super) users: ManuallyDrop<AtomicUsize>,
 }
 
@@ -102,7 +102,7 @@ impl Pool {
     /// The thread has ended. `mine` is its own list, `made` is how many pieces it has made.
     ///
     /// # Safety
-    /// Called once, by whoever takes from this pool.
+    /// Called once, by the thread that takes from this pool.
     unsafe fn close(this: *const Pool, mine: *mut Head, made: usize) {
         // SAFETY: it lives until this call has counted what is missing, or longer. The lists are this thread's now.
         unsafe {
