@@ -133,8 +133,8 @@ unsafe fn free_all(mut list: *mut Head) -> isize {
     count
 }
 
-/// A thread's memory of one size.
-struct Cache {
+/// A thread's memory of one size that can be taken.
+struct Spare {
     /// NULL until something was taken.
     pool: *const Pool,
     /// What can be taken.
@@ -143,10 +143,10 @@ struct Cache {
     made: usize,
 }
 
-impl Cache {
-    const EMPTY: Cache = Cache { pool: ptr::null(), free: ptr::null_mut(), made: 0 };
+impl Spare {
+    const EMPTY: Spare = Spare { pool: ptr::null(), free: ptr::null_mut(), made: 0 };
 
-    /// Memory of this class, which this cache is of. NULL if there is none.
+    /// Memory of this class, which all of it is of. NULL if there is none.
     #[inline(always)]
     fn take(&mut self, class: usize) -> *mut Head {
         if self.free.is_null() {
@@ -192,19 +192,19 @@ fn allocate(size: usize, pool: *const Pool) -> *mut Head {
     head
 }
 
-struct Caches(UnsafeCell<[Cache; CLASSES]>);
+struct Spares(UnsafeCell<[Spare; CLASSES]>);
 
-impl Drop for Caches {
+impl Drop for Spares {
     fn drop(&mut self) {
-        for cache in self.0.get_mut().iter().filter(|cache| !cache.pool.is_null()) {
-            // SAFETY: the cache takes nothing any more.
-            unsafe { Pool::close(cache.pool, cache.free, cache.made) };
+        for spare in self.0.get_mut().iter().filter(|spare| !spare.pool.is_null()) {
+            // SAFETY: the spare takes nothing any more.
+            unsafe { Pool::close(spare.pool, spare.free, spare.made) };
         }
     }
 }
 
 thread_local! {
-    static CACHES: Caches = const { Caches(UnsafeCell::new([Cache::EMPTY; CLASSES])) };
+    static SPARES: Spares = const { Spares(UnsafeCell::new([Spare::EMPTY; CLASSES])) };
 }
 
 /// Memory of at least this size, which has at least room for a head, and how much it is. `users` is 0. NULL if there is none.
@@ -214,9 +214,9 @@ pub(super) fn take(size: usize) -> (*mut Head, usize) {
         return (allocate(size, ptr::null()), size);
     }
     let class = class_of(size);
-    // SAFETY: a cache takes without calling anybody, so there is no second reference.
-    let taken = CACHES.try_with(|caches| unsafe { (&mut *caches.0.get())[class].take(class) });
-    // A thread's last destructors may send when its caches are gone.
+    // SAFETY: a spare takes without calling anybody, so there is no second reference.
+    let taken = SPARES.try_with(|spares| unsafe { (&mut *spares.0.get())[class].take(class) });
+    // A thread's last destructors may send when its spares are gone.
     (taken.unwrap_or_else(|_| allocate(size_of_class(class), ptr::null())), size_of_class(class))
 }
 

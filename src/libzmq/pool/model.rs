@@ -15,26 +15,26 @@ impl Piece {
     }
 }
 
-fn end(cache: Cache) {
-    // SAFETY: the cache takes nothing any more.
-    unsafe { Pool::close(cache.pool, cache.free, cache.made) };
+fn end(spare: Spare) {
+    // SAFETY: the spare takes nothing any more.
+    unsafe { Pool::close(spare.pool, spare.free, spare.made) };
 }
 
 #[test]
 fn what_comes_back_is_taken_once_or_freed_once() {
     loom::model(|| {
-        let mut cache = Cache::EMPTY;
-        let pieces = [Piece(cache.take(0)), Piece(cache.take(0))];
+        let mut spare = Spare::EMPTY;
+        let pieces = [Piece(spare.take(0)), Piece(spare.take(0))];
         let addresses = pieces.each_ref().map(|piece| piece.0.addr());
         let threads = pieces.map(|piece| thread::spawn(move || piece.give()));
-        let third = cache.take(0);
-        let fourth = cache.take(0);
+        let third = spare.take(0);
+        let fourth = spare.take(0);
         assert_ne!(third, fourth);
         let known = [third, fourth].iter().filter(|head| addresses.contains(&head.addr())).count();
-        assert_eq!(cache.made, 4 - known, "what came back was taken again");
+        assert_eq!(spare.made, 4 - known, "what came back was taken again");
         Piece(third).give();
         Piece(fourth).give();
-        end(cache);
+        end(spare);
         threads.map(|thread| thread.join().unwrap());
     });
 }
@@ -42,9 +42,9 @@ fn what_comes_back_is_taken_once_or_freed_once() {
 #[test]
 fn the_pool_goes_with_the_last_of_its_memory() {
     loom::model(|| {
-        let mut cache = Cache::EMPTY;
-        let threads = [Piece(cache.take(0)), Piece(cache.take(0))].map(|piece| thread::spawn(move || piece.give()));
-        end(cache);
+        let mut spare = Spare::EMPTY;
+        let threads = [Piece(spare.take(0)), Piece(spare.take(0))].map(|piece| thread::spawn(move || piece.give()));
+        end(spare);
         threads.map(|thread| thread.join().unwrap());
     });
 }
