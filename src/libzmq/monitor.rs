@@ -251,6 +251,7 @@ mod tests {
         let read: Vec<_> = all(&monitor).into_iter().map(|(event, _)| u64::from(event)).collect();
         assert_eq!(read.len(), ROOM);
         assert_eq!(read[ROOM - 3..], [DISCONNECTED, DISCONNECTED, STOPPED]);
+        assert_eq!(taken(&inbox), [1], "or the list keeps it, and it keeps the inbox");
     }
 
     #[test]

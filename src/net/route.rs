@@ -127,6 +127,7 @@ mod tests {
     use super::*;
     use socket2::{SockAddr, SockAddrStorage};
     use std::ptr;
+    use std::time::{Duration, Instant};
 
     fn address(text: &str) -> SocketAddr {
         text.parse().unwrap()
@@ -148,9 +149,8 @@ mod tests {
         }
     }
 
-    #[test]
-    fn every_interface_address_is_local() {
-        let mut list = ptr::null_mut();
+    fn interface_addresses() -> Vec<SocketAddr> {
+        let (mut list, mut addresses) = (ptr::null_mut(), Vec::new());
         // SAFETY: getifaddrs makes the list.
         assert_eq!(unsafe { libc::getifaddrs(&mut list) }, 0);
         let mut entry = list;
@@ -169,11 +169,23 @@ mod tests {
                 ptr::copy_nonoverlapping(interface.ifa_addr.cast::<u8>(), ptr::from_mut(&mut storage).cast(), length);
                 SockAddr::new(storage, length as libc::socklen_t)
             };
-            let address = address.as_socket().unwrap();
-            assert!(is_local(address), "{address}");
+            addresses.push(address.as_socket().unwrap());
         }
         // SAFETY: the list is freed once, and `entry` is null by now.
         unsafe { libc::freeifaddrs(list) };
+        addresses
+    }
+
+    #[test]
+    fn every_interface_address_is_local() {
+        let begun = Instant::now();
+        for address in interface_addresses() {
+            // Interfaces come and go, and a new IPv6 address is not usable at once.
+            while !is_local(address) && interface_addresses().contains(&address) {
+                assert!(begun.elapsed() < Duration::from_secs(10), "{address}");
+                std::thread::sleep(Duration::from_millis(10));
+            }
+        }
     }
 
     fn route(source: Option<&str>, interface: Option<&str>) -> Route {

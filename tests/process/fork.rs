@@ -26,6 +26,11 @@ enum Exit {
     Exec,
 }
 
+/// LeakSanitizer does not look for leaks: in a child, what the parent's other threads held would look like one.
+fn own_process(test: String) -> OwnProcess {
+    OwnProcess::new(test).env("LSAN_OPTIONS", "detect_leaks=0")
+}
+
 /// Runs `work` in a forked child and waits until that has ended well.
 #[track_caller]
 fn in_child(exit: Exit, work: impl FnOnce()) {
@@ -65,7 +70,7 @@ fn in_child(exit: Exit, work: impl FnOnce()) {
 /// Scenario 28.
 #[test]
 fn the_parents_ids_are_stale_in_a_child_whose_own_connections_work() {
-    if OwnProcess::new(test_name!()).parent() {
+    if own_process(test_name!()).parent() {
         return;
     }
     let (steady, others) = (Peer::any(), Peer::any());
@@ -131,7 +136,7 @@ fn the_parents_ids_are_stale_in_a_child_whose_own_connections_work() {
 /// Whatever the parent's threads are doing at that moment, and whatever locks they hold.
 #[test]
 fn forking_a_busy_process_harms_neither_stress() {
-    if OwnProcess::new(test_name!()).network_if_possible().parent() {
+    if own_process(test_name!()).network_if_possible().parent() {
         return;
     }
     let peer = Peer::with(PeerOptions { endpoints: 4, log: false, ..PeerOptions::default() });
@@ -187,7 +192,7 @@ fn forking_a_busy_process_harms_neither_stress() {
 
 #[test]
 fn children_of_children_and_of_unused_or_closed_processes_start_empty_too() {
-    if OwnProcess::new(test_name!()).parent() {
+    if own_process(test_name!()).parent() {
         return;
     }
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });

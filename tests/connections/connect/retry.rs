@@ -1,5 +1,6 @@
 //! `connect_retry`: one call that dials once a step until the peer is there. For start-up.
 
+use std::sync::mpsc::{Sender, channel};
 use std::time::{Duration, Instant};
 
 use kvconn::error::{Error, Status};
@@ -108,16 +109,32 @@ fn several_that_retry_share_the_dials_and_all_end_ready() {
     });
 }
 
+/// Whether a thread of this process waits for something.
+fn sleeps(thread: i32) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/self/task/{thread}/stat")).unwrap_or_default();
+    stat.rsplit_once(") ").is_some_and(|(_, state)| state.starts_with('S'))
+}
+
 /// A call that retries is in the middle of it when `end` happens: it returns, and nothing is dialled from then on.
 fn released(end: impl Fn(&Engine, &str), status: Status, settings: &[(&str, &str)], peer: WrongPeer) {
     let engine = Engine::with(settings);
     engine.node("node", &[&peer.endpoint()]);
     let endpoint = peer.endpoint();
     std::thread::scope(|scope| {
-        let calls: Vec<_> = (0..3).map(|_| scope.spawn(|| engine.connect_with(&endpoint, RETRY, 3 * LIMIT))).collect();
+        let (calling, callers) = channel();
+        let call = |calling: Sender<i32>| {
+            // SAFETY: only asks.
+            calling.send(unsafe { libc::gettid() }).expect("the test waits for it");
+            engine.connect_with(&endpoint, RETRY, 3 * LIMIT)
+        };
+        let calling = [(); 3].map(|()| calling.clone());
+        let calls = calling.map(|calling| scope.spawn(move || call(calling)));
+        let callers: Vec<i32> = calls.iter().map(|_| callers.recv_timeout(LIMIT).expect("a caller")).collect();
         wait_until("it has dialled", LIMIT, || peer.connections() == 1);
-        // From the peer's accept to the dial's failure, and to where the callers wait then.
+        // From the peer's accept to the dial's failure, and to where the callers wait then. One that calls later than
+        // the end dials again: it lifts the fence.
         std::thread::sleep(ms(100));
+        wait_until("all of them wait", LIMIT, || callers.iter().copied().all(sleeps));
         within(AT_ONCE, "ending it", || end(&engine, &endpoint));
         let ended = Stopwatch::start();
         for call in calls {

@@ -77,7 +77,7 @@ fn calls_that_end_everything_wait_for_the_buffers() {
 fn send_with_a_release_that_waits(conn: &Arc<Connection>) -> Sender<()> {
     let (begun, has_begun) = channel();
     let (proceed, may_proceed) = channel::<()>();
-    let buffer: &'static [u8] = vec![7; 10_000].leak();
+    let buffer: &'static [u8] = &[7; 10_000];
     let release: Release = Box::new(move |_, _, _| {
         begun.send(()).ok();
         may_proceed.recv().ok();
