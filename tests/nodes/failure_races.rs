@@ -6,6 +6,7 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::common::engine::{SetOnDrop, connection, send, status_of};
+use crate::common::load::Storm;
 use crate::common::{Engine, OwnProcess, Peer, PeerOptions, ms, open_descriptors, soak_time, wait_until};
 use crate::test_name;
 use kvconn::connection::{Connection, ConnectionState};
@@ -266,8 +267,8 @@ fn connecting_while_the_node_fails_leaves_no_connection_behind_stress() {
     std::thread::scope(|scope| {
         let _stopping = SetOnDrop(&stop);
         let connectors: Vec<_> = (0..4).map(|thread| scope.spawn(move || connector(thread))).collect();
-        let begun = Instant::now();
-        while begun.elapsed() < soak_time(ms(2000)) && !connectors.iter().any(|thread| thread.is_finished()) {
+        let storm = Storm::new(ms(2000));
+        while storm.goes_on(failures >= 50) && !connectors.iter().any(|thread| thread.is_finished()) {
             let node = engine.node("n", &endpoints);
             current.store(node.0, Ordering::Relaxed);
             let wanted = failures % (ENDPOINTS + 1);
