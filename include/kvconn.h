@@ -126,7 +126,7 @@
  *
  * - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items may be accepted.
  * - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some may have a connection.
- * - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: the dial goes on.
+ * - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: a dial that has begun goes on.
  * - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
  *   some message was not acknowledged, or some socket not closed, in time.
  * - KVCONN_TIMEOUT of kvconn_set_log: the log goes to the new function. Of kvconn_dump: the text is cut.
@@ -610,7 +610,7 @@ typedef struct kvconn_connection_info_t {
  * @param wait_ms   how long to wait until READY. KVCONN_DEFAULT_TIMEOUT: as long as one dial may take, which is
  *     connect_timeout_ms plus handshake_timeout_ms.
  * @param[out] conn the connection. Also set on KVCONN_TIMEOUT if the dial goes on; 0 if connect_retry waits for the
- *     next step.
+ *     next step, or if so many sockets to this endpoint are still being closed that no dial has begun.
  * @retval KVCONN_OK             the connection is READY; with wait_ms 0, it exists.
  * @retval KVCONN_INVALID        the endpoint is malformed or cannot be dialled (port 0, a wildcard address), or an
  *     option does not belong here.

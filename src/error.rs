@@ -183,8 +183,8 @@ impl Status {
 }
 
 /// Why a call failed. An error means that nothing was accepted and nothing is half-made. Exceptions: PARTIAL says this
-/// of the failed items only. After TIMEOUT of a connect the dial goes on. After TIMEOUT of a call that ends things,
-/// they are ended.
+/// of the failed items only. After TIMEOUT of a connect its dial goes on, if `conn` names one. After TIMEOUT of a call
+/// that ends things, they are ended.
 #[derive(Clone, Debug)]
 pub struct Error {
     /// The status.

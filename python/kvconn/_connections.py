@@ -100,7 +100,7 @@ def connect(
     """The live connection to "tcp://host:port" or "ipc://path"; dials if there is none. Returns its id.
 
     Waits up to wait_ms until it is READY: 0 does not wait, DEFAULT_TIMEOUT is as long as one dial may take.
-    Raises ConnectFailed, Backoff (call again after .retry_after_ms), Timeout (the dial goes on, as .conn),
+    Raises ConnectFailed, Backoff (call again after .retry_after_ms), Timeout (a dial goes on as .conn, if not 0),
     Conflict (it has other options), NodeFailed, PeerLost, Disconnected, Evicted or Limit.
     When a signal handler raises, the dial goes on; `kvconn_call.result()` gives the connection.
     """

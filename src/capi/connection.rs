@@ -106,7 +106,7 @@ impl From<ConnectionInfo> for kvconn_connection_info_t {
 /// @param wait_ms   how long to wait until READY. KVCONN_DEFAULT_TIMEOUT: as long as one dial may take, which is
 ///     connect_timeout_ms plus handshake_timeout_ms.
 /// @param[out] conn the connection. Also set on KVCONN_TIMEOUT if the dial goes on; 0 if connect_retry waits for the
-///     next step.
+///     next step, or if so many sockets to this endpoint are still being closed that no dial has begun.
 /// @retval KVCONN_OK             the connection is READY; with wait_ms 0, it exists.
 /// @retval KVCONN_INVALID        the endpoint is malformed or cannot be dialled (port 0, a wildcard address), or an
 ///     option does not belong here.
@@ -143,7 +143,7 @@ pub unsafe extern "C" fn kvconn_connect(
                 Ok(())
             }
             Err(error) => {
-                // The one exception from zero on failure: the dial goes on.
+                // The one exception from zero on failure: a dial goes on.
                 if error.status == Status::Timeout {
                     conn.set(error.conn.0);
                 }

@@ -123,7 +123,7 @@
 //!
 //! - KVCONN_PARTIAL of kvconn_send_batch and kvconn_send_batch_packed: some items may be accepted.
 //! - KVCONN_PARTIAL of kvconn_node_connect: all endpoints are registered, and some may have a connection.
-//! - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: the dial goes on.
+//! - KVCONN_TIMEOUT of kvconn_connect, kvconn_send_to and kvconn_send_packed_to: a dial that has begun goes on.
 //! - KVCONN_TIMEOUT of kvconn_disconnect_all, kvconn_shutdown and kvconn_manager_destroy: everything has ended, but
 //!   some message was not acknowledged, or some socket not closed, in time.
 //! - KVCONN_TIMEOUT of kvconn_set_log: the log goes to the new function. Of kvconn_dump: the text is cut.

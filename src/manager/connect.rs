@@ -17,7 +17,7 @@ use crate::timeout::Timeout;
 
 impl Manager {
     /// The live connection to an endpoint, or a new dial. With `wait` 0 it returns at once, in whatever state the
-    /// connection is. Otherwise it waits until READY or failure. On TIMEOUT the dial goes on, and the error names the
+    /// connection is. Otherwise it waits until READY or failure. On TIMEOUT the dial goes on if the error names a
     /// connection.
     pub fn connect(self: &Arc<Self>, endpoint: &str, options: Option<&Options>, wait: Timeout) -> Result<ConnId> {
         let endpoint = self.endpoint(endpoint)?;

@@ -77,7 +77,7 @@ impl Manager {
         Ok(Some(Flight { manager: self, endpoint, failure: None }))
     }
 
-    /// Waits a moment for some of these sockets to be closed.
+    /// Waits a moment for some of these sockets to be closed. TIMEOUT after the deadline.
     fn wait_for_closing(&self, closing: &[Arc<Connection>], deadline: Instant) -> Result<()> {
         let left = || closing.iter().filter(|conn| conn.gone().is_none()).count();
         let mut pulse = self.closed_signal.0.lock();
@@ -85,11 +85,12 @@ impl Manager {
         if left() >= MAX_CLOSING && now < deadline {
             self.closed_signal.1.wait_until(&mut pulse, deadline.min(now + ASK_AGAIN));
         } else if left() >= MAX_CLOSING {
+            // Not LIMIT: the threads that close them are late. There is nothing that the caller could raise.
             let text = format!(
-                "{} connections to this endpoint are still being closed, and {MAX_CLOSING} may be; try again in a moment",
+                "not dialled within the time given: {} connections to this endpoint are still being closed; try again",
                 left()
             );
-            return Err(Error::limit(text).errno(libc::EAGAIN));
+            return Err(Error::new(Status::Timeout, text).errno(libc::EAGAIN));
         }
         Ok(())
     }

@@ -5,6 +5,8 @@
 //! up meanwhile: next to nothing on an idle machine, so that the bound is the guarantee's, and as much as it takes on a
 //! machine where twenty processes compete for two processors.
 
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread::ThreadId;
@@ -54,8 +56,36 @@ impl Sampler {
 
 /// How long the calling thread has been ready to run without a processor, since it began. None where the kernel does not say.
 fn waited_for_processor() -> Option<Duration> {
-    let text = std::fs::read_to_string("/proc/thread-self/schedstat").ok()?;
-    Some(Duration::from_nanos(text.split_whitespace().nth(1)?.parse().ok()?))
+    Some(schedstat(Path::new("/proc/thread-self"))?.1)
+}
+
+/// How long a thread has run, and how long it has been ready to run without a processor.
+fn schedstat(thread: &Path) -> Option<(Duration, Duration)> {
+    let text = std::fs::read_to_string(thread.join("schedstat")).ok()?;
+    let mut times = text.split_whitespace().map(|time| time.parse().ok().map(Duration::from_nanos));
+    Some((times.next()??, times.next()??))
+}
+
+/// What the threads of this process have had of the processors until now. For a call that takes locks: a thread that lost
+/// its processor under one holds up the others until it runs again.
+pub struct Starved(HashMap<PathBuf, (Duration, Duration)>);
+
+impl Starved {
+    pub fn begin() -> Starved {
+        let threads = std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten();
+        Starved(threads.filter_map(|thread| Some((thread.path(), schedstat(&thread.path())?))).collect())
+    }
+
+    /// How long threads that have run for less than this since then were ready to run. A thread that holds a lock for long
+    /// because it has much to do, or because it sleeps, is none of these.
+    pub fn since(&self, ran_less: Duration) -> Duration {
+        let now = Starved::begin().0;
+        let since = now.iter().filter_map(|(thread, (ran, waited))| {
+            let before = self.0.get(thread)?;
+            (*ran - before.0 < ran_less).then(|| *waited - before.1)
+        });
+        since.sum()
+    }
 }
 
 /// Measures from its start.

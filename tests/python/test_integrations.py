@@ -3,6 +3,7 @@
 import re
 import threading
 import time
+from socket import create_server
 
 import pytest
 import zmq
@@ -86,6 +87,26 @@ def test_errors_and_timeouts(kv, sockets, peer, manager):
     with pytest.raises(zmq.ZMQError):
         socket.send(b"x")
     bound.close()
+
+
+
+def test_a_push_socket_whose_dial_has_not_begun_does_not_go_on_without_its_options(kv, sockets, manager, monkeypatch):
+    with create_server(("127.0.0.1", 0)) as mute:
+        endpoint = f"tcp://127.0.0.1:{mute.getsockname()[1]}"
+        with pytest.raises(kv.Timeout) as timed_out:
+            kv.connect(endpoint, None, 1, manager)
+        error = timed_out.value
+        assert error.conn
+        kv.disconnect(error.conn)
+
+        def connect(*_):
+            raise error
+
+        monkeypatch.setattr(kv, "connect", connect)
+        sockets.PushSocket(endpoint, options={"send_hwm": 5}, manager=manager).close()  # the dial goes on
+        error.conn = 0
+        with pytest.raises(zmq.Again):
+            sockets.PushSocket(endpoint, options={"send_hwm": 5}, manager=manager)
 
 
 def test_a_bound_socket_stays_with_its_life(kv, sockets, rank, manager):

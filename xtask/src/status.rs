@@ -11,7 +11,7 @@ pub(crate) fn document() -> String {
          An error means: nothing was accepted, and nothing is left half-done. These are the exceptions:\n\n\
          * `KVCONN_PARTIAL` of `kvconn_send_batch` and `kvconn_send_batch_packed`: some items were accepted.\n\
          * `KVCONN_PARTIAL` of `kvconn_node_connect`: all endpoints are registered, and some have a connection.\n\
-         * `KVCONN_TIMEOUT` of `kvconn_connect`, `kvconn_send_to` and `kvconn_send_packed_to`: the dial goes on.\n\
+         * `KVCONN_TIMEOUT` of `kvconn_connect`, `kvconn_send_to` and `kvconn_send_packed_to`: a dial that has begun goes on.\n\
          * `KVCONN_TIMEOUT` of `kvconn_disconnect_all`, `kvconn_shutdown` and `kvconn_manager_destroy`: everything has ended, but\n  \
            some message was not acknowledged, or some socket not closed, in time.\n\
          * `KVCONN_TIMEOUT` of `kvconn_set_log`: the log goes to the new function. Of `kvconn_dump`: the text is cut.\n\n\

@@ -96,8 +96,12 @@ class PushSocket(Socket):
         super().__init__(timeout_ms)
         self.endpoint, self.manager = endpoint, operator.index(manager)
         if options is not None:
-            with as_zmq_errors(), contextlib.suppress(kvconn.Timeout):  # the dial goes on, and keeps the options
-                kvconn.connect(endpoint, options, 0, self.manager)
+            with as_zmq_errors():
+                try:
+                    kvconn.connect(endpoint, options, 0, self.manager)
+                except kvconn.Timeout as error:
+                    if not error.conn:  # no dial has begun that keeps the options: the next one would be without CURVE
+                        raise
 
     def _send(self, parts: Frames, timeout_ms: int) -> object:
         return kvconn.send_to(self.endpoint, parts, timeout_ms, self.manager)

@@ -136,7 +136,7 @@ fn the_newest_4096_endings_are_remembered_and_older_ids_are_stale() {
             match engine.connect(&elsewhere.endpoint(), ms(0)) {
                 Ok(id) => break connection(id),
                 // As many sockets to this endpoint as there may be are closing.
-                Err(error) if error.status == Status::Limit => std::thread::sleep(ms(1)),
+                Err(error) if error.status == Status::Timeout => std::thread::sleep(ms(1)),
                 Err(error) => {
                     assert_eq!(error.status, Status::Backoff, "{error:?}");
                     // A new life restarts the steps.

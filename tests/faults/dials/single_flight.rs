@@ -5,8 +5,10 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use kvconn::error::Status;
+use kvconn::ids::ConnId;
 
-use crate::common::engine::{SetOnDrop, status_of};
+use crate::common::engine::{SetOnDrop, canonical, status_of};
+use crate::common::load::Stopwatch;
 use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, open_descriptors, tcp_traffic, wait_until};
 use crate::{skip_unless, test_name};
 
@@ -117,11 +119,93 @@ fn threads_that_wait_for_anothers_dial_keep_their_own_deadlines() {
     let hole = WrongPeer::black_hole();
     let engine = Engine::with(&[("connect_timeout_ms", "5000")]);
     engine.lazy(&hole.endpoint());
-    let watch = crate::common::load::Stopwatch::start();
+    let watch = Stopwatch::start();
     std::thread::scope(|scope| {
         for _ in 0..16 {
             scope.spawn(|| crate::common::engine::refused(engine.connect(&hole.endpoint(), ms(200)), Status::Timeout));
         }
     });
     watch.between(ms(195), ms(300), "sixteen connects");
+}
+
+/// Gives these threads of this process the processor only when nobody else wants it.
+fn make_late(names: &[&str]) -> usize {
+    let mut late = 0;
+    for thread in std::fs::read_dir("/proc/self/task").expect("the threads").map(|thread| thread.expect("a thread")) {
+        let name = std::fs::read_to_string(thread.path().join("comm")).expect("its name");
+        if names.iter().any(|begin| name.starts_with(begin)) {
+            let id = thread.file_name().to_str().and_then(|id| id.parse().ok()).expect("a number");
+            let none = libc::sched_param { sched_priority: 0 };
+            // SAFETY: the parameters live for the call.
+            assert_eq!(unsafe { libc::sched_setscheduler(id, libc::SCHED_IDLE, &raw const none) }, 0, "{name}");
+            late += 1;
+        }
+    }
+    late
+}
+
+/// Everything that this process starts from here on shares one processor.
+fn on_one_processor() {
+    // SAFETY: plain data, for which zeros are an empty set; it lives for the calls.
+    let set = unsafe {
+        let mut set: libc::cpu_set_t = std::mem::zeroed();
+        libc::CPU_SET(usize::try_from(libc::sched_getcpu()).expect("a processor"), &mut set);
+        libc::sched_setaffinity(0, size_of_val(&set), &raw const set)
+    };
+    assert_eq!(set, 0, "{}", std::io::Error::last_os_error());
+}
+
+/// The threads that close sockets are kvconn's and libzmq's. That they get no processor is no limit that a caller could
+/// raise: the call waits for them until its deadline, and that runs out.
+#[test]
+fn a_caller_that_ends_and_dials_while_sockets_are_closed_late_meets_its_deadline_and_no_limit() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    on_one_processor();
+    let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
+    let endpoint = peer.endpoint();
+    let engine = Engine::new();
+    engine.ready(endpoint);
+    let base = open_descriptors().total();
+    assert!(make_late(&["kvconn-watcher", "ZMQbg"]) >= 3, "the watcher and two threads of libzmq");
+    let over = AtomicBool::new(false);
+    let (mut ends, mut waits, mut most) = (0, 0, 0);
+    std::thread::scope(|scope| {
+        let _over = SetOnDrop(&over);
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                std::hint::spin_loop();
+            }
+        });
+        let begun = Instant::now();
+        while begun.elapsed() < ms(1500) {
+            let node = engine.node("n", &[endpoint]);
+            let called = Instant::now();
+            // No bound: a late thread may hold a lock for a moment, which takes it long here.
+            let (result, least) = match ends % 3 {
+                0 => (engine.connect(endpoint, Duration::ZERO).map(drop), ms(0)),
+                1 => (engine.send_to(endpoint, &[b"x"], Duration::ZERO).map(drop), ms(0)),
+                _ => (engine.connect(endpoint, ms(30)).map(drop), ms(30)),
+            };
+            if let Err(error) = result {
+                assert_eq!(error.status, Status::Timeout, "{error:?}");
+                assert!(called.elapsed() >= least, "{error:?}");
+                if error.message.contains("being closed") {
+                    assert_eq!((error.endpoint, error.conn), (canonical(endpoint), ConnId::NONE));
+                    waits += 1;
+                }
+            }
+            most = most.max(open_descriptors().total().saturating_sub(base));
+            engine.handle_failure(node, None).expect("it lives");
+            ends += 1;
+        }
+    });
+    println!("{ends} ends, {waits} dials not begun, at most {most} descriptors");
+    assert!(waits > 0, "the sockets were closed in time");
+    assert!(most <= AT_MOST, "{most} descriptors for one endpoint");
+    // Now they get the processor.
+    engine.node("n", &[endpoint]);
+    engine.connect(endpoint, LIMIT).expect("READY");
+    wait_until("the others are closed", LIMIT, || open_descriptors().total() <= base);
 }
