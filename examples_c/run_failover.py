@@ -42,10 +42,16 @@ def now_ms():
     return (time.monotonic() - ZERO) * 1000
 
 
+def show(line):
+    """In one call, its end included: two threads print lines."""
+    sys.stdout.write(line)
+    sys.stdout.flush()
+
+
 def say(what, details):
     """Prints one line of the timeline; returns when."""
     ms = now_ms()
-    print(f"{ms:9.1f}  {what:<12}  {details}", flush=True)
+    show(f"{ms:9.1f}  {what:<12}  {details}\n")
     return ms
 
 
@@ -135,7 +141,7 @@ class Engine:
             if line.startswith("{"):
                 self.reports.append(json.loads(line))
             else:
-                print(line, end="", flush=True)
+                show(line)
                 ms, step, details = line.rstrip().split(maxsplit=2)
                 self.timeline.append((float(ms), step, details))
 

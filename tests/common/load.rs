@@ -138,6 +138,24 @@ impl Stopwatch {
     }
 }
 
+/// How long a stress test goes on: for `soak_time(everyday)`, and longer where the machine is so loaded that it has not
+/// tested enough by then.
+pub struct Storm {
+    begun: Instant,
+    time: Duration,
+}
+
+impl Storm {
+    pub fn new(everyday: Duration) -> Storm {
+        Storm { begun: Instant::now(), time: super::soak_time(everyday) }
+    }
+
+    pub fn goes_on(&self, enough: bool) -> bool {
+        const LONGER: Duration = Duration::from_secs(10);
+        self.begun.elapsed() < self.time + if enough { Duration::ZERO } else { LONGER }
+    }
+}
+
 /// `common::within` with the machine's load excused.
 #[track_caller]
 pub fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {

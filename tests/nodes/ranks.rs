@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use crate::common::engine::{LARGE, narrow_peer, own_address};
 use crate::common::engine::{SetOnDrop, after, canonical, connection, options, refused, status_of, waiting_senders};
-use crate::common::load::Stopwatch;
-use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, soak_time, wait_until};
+use crate::common::load::{Stopwatch, Storm};
+use crate::common::{Engine, OwnProcess, Peer, PeerOptions, WrongPeer, closed_port, ms, wait_until};
 use crate::test_name;
 use kvconn::connection::ConnectionState;
 use kvconn::error::{Error, Result, Status};
@@ -309,8 +309,8 @@ fn discovery_and_connecting_beside_failures_leave_nothing_behind_stress() {
         let _stopping = SetOnDrop(&stop);
         let mut threads: Vec<_> = (0..2).map(|thread| scope.spawn(move || discovery(thread))).collect();
         threads.push(scope.spawn(connector));
-        let begun = Instant::now();
-        while begun.elapsed() < soak_time(ms(2000)) && !threads.iter().any(|thread| thread.is_finished()) {
+        let storm = Storm::new(ms(2000));
+        while storm.goes_on(failures >= 50) && !threads.iter().any(|thread| thread.is_finished()) {
             let node = open(&engine);
             match failures % 3 {
                 0 => std::thread::sleep(ms(3)),

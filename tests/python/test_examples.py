@@ -205,6 +205,29 @@ def test_the_demo_tells_its_story_and_proves_it(example, ranks):
     assert [line.split()[0] for line in findings.splitlines()] == ["proved"] * 9
 
 
+def test_two_threads_that_print_the_timeline_do_not_mix_their_lines():
+    """The engine's lines are printed by a thread of their own."""
+    code = """
+import importlib.util, io, sys, threading, types
+spec = importlib.util.spec_from_file_location("run_failover", sys.argv[1])
+run_failover = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(run_failover)
+sys.setswitchinterval(1e-6)
+lines = "".join(f"{number:9.1f}  STEP  of the engine\\n" for number in range(2000))
+reader = run_failover.Engine.__new__(run_failover.Engine)
+reader.process, reader.timeline, reader.reports = types.SimpleNamespace(stdout=io.StringIO(lines)), [], []
+thread = threading.Thread(target=reader._read)
+thread.start()
+while thread.is_alive():
+    run_failover.say("SAID", "by the main thread")
+"""
+    result = run(sys.executable, "-c", code, ROOT / "examples_c" / "run_failover.py", PYTHONUNBUFFERED="1")
+    assert result.returncode == 0, result.stderr
+    lines = result.stdout.splitlines()
+    mixed = [line for line in lines if not re.fullmatch(r" *[0-9.]+  (STEP  of the engine|SAID +by the main thread)", line)]
+    assert len(lines) > 2000 and mixed == []
+
+
 # A story as run_failover.py sees it (connection, sequence, room), and what may be wrong with it.
 
 WHOLE = {

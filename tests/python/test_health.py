@@ -11,6 +11,7 @@ import time
 import pytest
 
 from conftest import ROOT, Process, _factory
+from load import Stopwatch
 from sharing import kv, manager  # noqa: F401: fixtures are found by name
 
 
@@ -51,16 +52,20 @@ def test_one_server_dies_and_one_is_stopped(kv, manager, health, wait_until):
         assert failures == [] and watch.nodes == nodes
         servers[0].kill()
         servers[1].stop()
-        begun = time.monotonic()
+        clock = Stopwatch()
         wait_until("both have failed", lambda: len(failures) == 2)
-        assert moments["dead"] - begun < 2.5 and moments["stopped"] - begun < 4  # 1.7 s and 2.8 s on an idle machine
+        # 1.7 s and 2.8 s on an idle machine.
+        clock.at_most(2.5, "the dead one", moments["dead"] - clock.begun)
+        clock.at_most(4, "the stopped one", moments["stopped"] - clock.begun)
         by_name = {failure.name: failure for failure in failures}
         assert by_name["dead"].requests == [0] and "Connect call failed" in by_name["dead"].reason
         assert by_name["stopped"].requests == [1] and "no answer within 1 s" in by_name["stopped"].reason
         wait_until("only the third is watched", lambda: watch.nodes == [nodes[2]])
         before = servers[2].report()["requests"]
         wait_until("the third is asked on", lambda: servers[2].report()["requests"] > before + 1)
-        assert kv.node_info(nodes[2])["failures_in_row"] == 0 and len(failures) == 2
+        # On a loaded machine one of its answers may have been late.
+        wait_until("the third has answered", lambda: kv.node_info(nodes[2])["failures_in_row"] == 0)
+        assert len(failures) == 2
     assert servers[2].report()["paths"] == ["/health"]
     after = servers[2].report()["requests"]
     time.sleep(1)
@@ -114,9 +119,10 @@ def test_a_silent_server_delays_no_other(kv, manager, health, wait_until):
         for number in range(50):
             watch.add(opened(kv, manager, f"silent-{number}"), str(stopped))
         watch.add(opened(kv, manager, "well"), str(well))
-        begun = time.monotonic()
+        clock = Stopwatch()
         wait_until("the other was asked ten times", lambda: well.report()["requests"] >= 10)
-        assert time.monotonic() - begun < 3 and failures == []  # before the first silent probe has ended
+        clock.at_most(3)
+        assert failures == []  # before the first silent probe has ended
     stopped.cont()
 
 

@@ -6,7 +6,7 @@ use kvconn::error::{Error, Status};
 use kvconn::timeout::Timeout;
 
 use crate::common::engine::{after, connection, refused, status_of};
-use crate::common::load::Stopwatch;
+use crate::common::load::{Stopwatch, Storm};
 use crate::common::{Engine, OwnProcess, WrongPeer, closed_port, ms, own_process, soak_time, tcp_traffic, wait_until};
 use crate::{skip_unless, test_name};
 
@@ -97,9 +97,9 @@ fn a_registration_in_a_new_life_forgets_the_dial_that_was_given_up() {
 /// Asks and gives up without end, in every way there is.
 fn dial_and_give_up(engine: &Engine, endpoint: &str) -> Duration {
     let begun = Instant::now();
-    let until = begun + soak_time(ms(2000));
+    let storm = Storm::new(ms(2000));
     let (mut rounds, mut dials) = (0, 0);
-    while Instant::now() < until {
+    while storm.goes_on(rounds > 1000) {
         // After each way of giving up the fence, if there is one, is lifted by a connect.
         let (ask, give_up) = (ASK[rounds % 2], GIVE_UP[rounds / 2 % 3]);
         let before = tcp_traffic().dials;

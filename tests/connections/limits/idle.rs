@@ -7,6 +7,7 @@ use kvconn::error::Status;
 use kvconn::events::EventKind;
 
 use crate::common::engine::{LARGE, after, connection, narrow_peer, refused, send, wait_ended};
+use crate::common::load::Storm;
 use crate::common::{Engine, Peer, PeerOptions, ms, wait_until};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -125,10 +126,10 @@ fn an_eviction_loses_no_message_of_concurrent_senders_stress() {
     let engine = Engine::with(&[("idle_timeout_ms", "1"), ("stall_ms", "10")]);
     let endpoint = peer.endpoint();
     let (mut accepted, mut evicted) = (0, 0);
-    let begun = Instant::now();
+    let storm = Storm::new(ms(3000));
     let mut last = engine.send_to(endpoint, &[b"x"], LONG).expect("a healthy peer").0;
     accepted += 1;
-    while begun.elapsed() < crate::common::soak_time(ms(3000)) {
+    while storm.goes_on(evicted > 20) {
         std::thread::sleep(Duration::from_micros(accepted * 3_701 % 60_000));
         let (conn, _) = engine.send_to(endpoint, &[b"x"], LONG).expect("a healthy peer");
         evicted += u64::from(conn != last);

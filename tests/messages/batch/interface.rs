@@ -89,7 +89,7 @@ fn of_eight_ranks_the_stopped_one_fails_and_the_others_get_their_frames_within_o
     }
 
     // The stuck rank costs one deadline, not one for each batch.
-    let watch = Stopwatch::start();
+    let watch = Stopwatch::of_this_thread();
     for _ in 0..100 {
         let mut items = ready(&conns);
         assert_eq!(send(&mut items, 1000).0, Status::Partial);

@@ -11,7 +11,8 @@ use kvconn::error::{Error, Status};
 use kvconn::ids::ConnId;
 
 use crate::common::engine::{after, connection, own_address, send, status_of, wait_ended};
-use crate::common::{Engine, Peer, PeerOptions, ms, soak_time};
+use crate::common::load::Storm;
+use crate::common::{Engine, Peer, PeerOptions, ms};
 use crate::tagged::{Tag, check_whole_and_in_order};
 
 const LONG: Duration = Duration::from_secs(20);
@@ -64,9 +65,9 @@ fn no_life_gets_a_cut_message_or_one_of_another_life_stress() {
                 scope.spawn(move || sender(engine, endpoint, thread, stop, accepted))
             })
             .collect();
-        let begun = Instant::now();
+        let storm = Storm::new(ms(2500));
         let mut round = 0;
-        while begun.elapsed() < soak_time(ms(2500)) && !senders.iter().any(|sender| sender.is_finished()) {
+        while storm.goes_on(lives.len() >= 5) && !senders.iter().any(|sender| sender.is_finished()) {
             round += 1;
             peer.wait_received(20 + round % 7 * 10, LONG);
             lives.push(check_whole_and_in_order(&peer.messages()));
