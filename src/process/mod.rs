@@ -126,7 +126,10 @@ impl Process {
 
     /// A manager by its id. STALE.
     pub fn manager(&self, id: ManagerId) -> Result<Arc<Manager>> {
-        self.managers.1.read().get(&id).cloned().ok_or_else(|| {
+        // A statement of its own: `kind_of` takes the lock again, and a reader that holds it already would wait for a writer
+        // that waits for that reader.
+        let manager = self.managers.1.read().get(&id).cloned();
+        manager.ok_or_else(|| {
             let other = self.kind_of(id.0).map(|kind| format!("{id} is the id of a {kind}"));
             Error::new(
                 Status::Stale,

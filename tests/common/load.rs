@@ -88,6 +88,15 @@ impl Starved {
     }
 }
 
+/// How many times slower this build is than others: 1, or what `KVCONN_TEST_SLOWDOWN` says, for a sanitizer.
+fn slowdown() -> u32 {
+    static TIMES: OnceLock<u32> = OnceLock::new();
+    *TIMES.get_or_init(|| match std::env::var("KVCONN_TEST_SLOWDOWN") {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("KVCONN_TEST_SLOWDOWN={text} is not a number")),
+        Err(_) => 1,
+    })
+}
+
 /// Measures from its start.
 #[derive(Clone, Copy, Debug)]
 pub struct Stopwatch {
@@ -126,6 +135,7 @@ impl Stopwatch {
     pub fn at_most(&self, most: Duration, what: &str) {
         let took = self.elapsed();
         let excused = self.excused();
+        let most = most * slowdown();
         assert!(took <= most + excused, "{what} took {took:?}, allowed are {most:?} and {excused:?} for the load");
     }
 

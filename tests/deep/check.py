@@ -147,6 +147,8 @@ def sanitizer(name):
         "CARGO_INCREMENTAL": "0",
         # More cases find more wrong answers, for which there is the step `properties`, and no other memory error.
         "PROPTEST_CASES": "32",
+        # How many times slower such a build is, for the tests that bound a time.
+        "KVCONN_TEST_SLOWDOWN": {"address": "3", "thread": "8"}[name],
         "ASAN_OPTIONS": "detect_leaks=1:abort_on_error=0",
         "LSAN_OPTIONS": f"suppressions={ROOT / HERE / 'lsan.supp'}:print_suppressions=0",
         "TSAN_OPTIONS": f"die_after_fork=0:suppressions={ROOT / HERE / 'tsan.supp'}:halt_on_error=0:second_deadlock_stack=1:print_suppressions=0",

@@ -143,6 +143,32 @@ fn of_eight_threads_that_destroy_a_manager_one_does() {
     }
 }
 
+/// A look-up that finds nothing says what the id stands for, and waits for no thread that waits for it.
+#[test]
+fn looking_up_a_stale_id_beside_managers_that_come_and_go_never_hangs() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let process = Process::current().expect("a process");
+    let stale = process.create_manager(None).expect("a manager");
+    process.destroy_manager(stale, after(LONG)).expect("destroyed");
+    std::thread::scope(|scope| {
+        for _ in 0..4 {
+            scope.spawn(|| {
+                for _ in 0..3000 {
+                    assert_eq!(status_of(&process.manager(stale)), Status::Stale);
+                }
+            });
+            scope.spawn(|| {
+                for _ in 0..300 {
+                    let id = process.create_manager(None).expect("a manager");
+                    process.destroy_manager(id, after(LONG)).expect("destroyed");
+                }
+            });
+        }
+    });
+}
+
 /// With connections that are READY, full, being dialled and ended.
 #[test]
 fn a_destroyed_manager_leaves_no_descriptor_and_no_thread() {
