@@ -139,7 +139,11 @@ kvconn_conn_t connect_kvconn(const struct form *form, const char *endpoint, int 
     char text[24];
     snprintf(text, sizeof text, "%d", hwm);
     require(form->kvconn_options_set(options, "send_hwm", text, NULL) == KVCONN_OK, "send_hwm");
-    if (form->kvconn_connect(0, endpoint, options, 10000, &conn, &error) != KVCONN_OK) {
+    kvconn_status_t status;
+    /* The port may be that of a sink that was killed a moment ago. */
+    while ((status = form->kvconn_connect(0, endpoint, options, 10000, &conn, &error)) == KVCONN_BACKOFF)
+        usleep(10000);
+    if (status != KVCONN_OK) {
         fprintf(stderr, "bench: %s\n", error.message);
         exit(1);
     }

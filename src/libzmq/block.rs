@@ -63,7 +63,7 @@ impl Block {
     #[inline(always)]
     pub(crate) unsafe fn copy_into(&mut self, place: &mut MaybeUninit<Frame>, bytes: &[u8], all: usize) -> bool {
         let takes = Block::room_for(bytes.len());
-        if takes > self.left && (takes > Block::MOST / 2 || !self.allocate(all.max(takes))) {
+        if takes > self.left && (takes > Block::MOST / 2 || !self.allocate(all.max(takes), all > takes)) {
             return false;
         }
         let notes = self.next;
@@ -88,10 +88,11 @@ impl Block {
         true
     }
 
-    /// Begins a new block. Its first frame follows.
+    /// Begins a new block. Its first frame follows, and others if `is_shared`: a single one is better off with malloc than with
+    /// a block that is malloc's.
     #[inline(always)]
-    fn allocate(&mut self, room: usize) -> bool {
-        let (head, size) = pool::take(room.saturating_add(size_of::<Head>()).min(Block::MOST));
+    fn allocate(&mut self, room: usize, is_shared: bool) -> bool {
+        let (head, size) = pool::take(room.saturating_add(size_of::<Head>()).min(Block::MOST), is_shared);
         if head.is_null() {
             return false;
         }

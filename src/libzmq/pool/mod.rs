@@ -148,9 +148,9 @@ impl Spare {
 
     /// Memory of this class, which all of it is of. NULL if there is none.
     #[inline(always)]
-    fn take(&mut self, class: usize) -> *mut Head {
+    fn take(&mut self, class: usize, or_malloc: bool) -> *mut Head {
         if self.free.is_null() {
-            return self.take_elsewhere(class);
+            return self.take_elsewhere(class, or_malloc);
         }
         let head = self.free;
         // SAFETY: what is in the list is this thread's.
@@ -159,7 +159,7 @@ impl Spare {
     }
 
     #[inline(never)]
-    fn take_elsewhere(&mut self, class: usize) -> *mut Head {
+    fn take_elsewhere(&mut self, class: usize, or_malloc: bool) -> *mut Head {
         if self.pool.is_null() {
             self.pool = Pool::new();
         }
@@ -174,9 +174,11 @@ impl Spare {
             return first;
         }
         let size = size_of_class(class);
-        let is_kept = (self.made + 1) * size <= KEPT;
-        let head = allocate(size, if is_kept { self.pool } else { ptr::null() });
-        self.made += usize::from(is_kept && !head.is_null());
+        if (self.made + 1) * size > KEPT {
+            return if or_malloc { allocate(size, ptr::null()) } else { ptr::null_mut() };
+        }
+        let head = allocate(size, self.pool);
+        self.made += usize::from(!head.is_null());
         head
     }
 }
@@ -207,15 +209,16 @@ thread_local! {
     static SPARES: Spares = const { Spares(UnsafeCell::new([Spare::EMPTY; CLASSES])) };
 }
 
-/// Memory of at least this size, which has at least room for a head, and how much it is. `users` is 0. NULL if there is none.
+/// Memory of at least this size, which has at least room for a head, and how much it is. `users` is 0. NULL if there is none,
+/// or if this thread has its most of this size in use and need not have malloc's.
 #[inline(always)]
-pub(super) fn take(size: usize) -> (*mut Head, usize) {
+pub(super) fn take(size: usize, or_malloc: bool) -> (*mut Head, usize) {
     if size > LARGEST {
-        return (allocate(size, ptr::null()), size);
+        return (if or_malloc { allocate(size, ptr::null()) } else { ptr::null_mut() }, size);
     }
     let class = class_of(size);
     // SAFETY: a spare takes without calling anybody, so there is no second reference.
-    let taken = SPARES.try_with(|spares| unsafe { (&mut *spares.0.get())[class].take(class) });
+    let taken = SPARES.try_with(|spares| unsafe { (&mut *spares.0.get())[class].take(class, or_malloc) });
     // A thread's last destructors may send when its spares are gone.
     (taken.unwrap_or_else(|_| allocate(size_of_class(class), ptr::null())), size_of_class(class))
 }

@@ -31,10 +31,10 @@ fn end(spare: Spare) {
 fn what_comes_back_is_taken_once_or_freed_once() {
     bounded(|| {
         let mut spare = Spare::EMPTY;
-        let pieces = [Piece(spare.take(0)), Piece(spare.take(0))];
+        let pieces = [Piece(spare.take(0, true)), Piece(spare.take(0, true))];
         let addresses = pieces.each_ref().map(|piece| piece.0.addr());
         let threads = pieces.map(|piece| thread::spawn(move || piece.give()));
-        let third = spare.take(0);
+        let third = spare.take(0, true);
         let known = addresses.contains(&third.addr());
         assert_eq!(spare.made, 3 - usize::from(known), "what came back was taken again");
         Piece(third).give();
@@ -47,7 +47,8 @@ fn what_comes_back_is_taken_once_or_freed_once() {
 fn the_pool_goes_with_the_last_of_its_memory() {
     bounded(|| {
         let mut spare = Spare::EMPTY;
-        let threads = [Piece(spare.take(0)), Piece(spare.take(0))].map(|piece| thread::spawn(move || piece.give()));
+        let threads =
+            [Piece(spare.take(0, true)), Piece(spare.take(0, true))].map(|piece| thread::spawn(move || piece.give()));
         end(spare);
         threads.map(|thread| thread.join().unwrap());
     });

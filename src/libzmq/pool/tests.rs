@@ -10,7 +10,7 @@ struct Piece(*mut Head, usize);
 unsafe impl Send for Piece {}
 
 fn piece(size: usize) -> Piece {
-    let (head, size) = take(size);
+    let (head, size) = take(size, true);
     assert!(!head.is_null());
     // SAFETY: it is this test's, and so large.
     unsafe { head.cast::<u8>().add(size_of::<Head>()).write_bytes(0xa5, size - size_of::<Head>()) };
@@ -30,7 +30,7 @@ fn every_size_has_the_smallest_class_that_fits() {
         assert!(class == 0 || size_of_class(class - 1) < size, "{size} fits into the class below {class}");
     }
     assert_eq!((size_of_class(0), size_of_class(1), LARGEST), (128, 192, 512));
-    assert_eq!(take(LARGEST + 1).1, LARGEST + 1);
+    assert_eq!(take(LARGEST + 1, true).1, LARGEST + 1);
 }
 
 #[test]
@@ -55,6 +55,7 @@ fn no_more_than_the_limit_is_kept() {
         // SAFETY: they are this test's.
         let kept = pieces.iter().filter(|piece| unsafe { !(*piece.0).pool.is_null() }).count();
         assert_eq!(kept, KEPT / LARGEST);
+        assert!(take(LARGEST, false).0.is_null() && take(LARGEST + 1, false).0.is_null());
         pieces.into_iter().for_each(give_back);
     })
     .join()
