@@ -30,7 +30,9 @@ fn every_size_has_the_smallest_class_that_fits() {
         assert!(class == 0 || size_of_class(class - 1) < size, "{size} fits into the class below {class}");
     }
     assert_eq!((size_of_class(0), size_of_class(1), LARGEST), (128, 192, 512));
-    assert_eq!(take(LARGEST + 1, true).1, LARGEST + 1);
+    let large = piece(LARGEST + 1);
+    assert_eq!(large.1, LARGEST + 1);
+    give_back(large);
 }
 
 #[test]
