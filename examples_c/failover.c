@@ -33,7 +33,7 @@ struct node { const char *name; kvconn_node_t life; int ready; struct rank ranks
 struct flight { uint64_t room; kvconn_node_t life; double due; };
 
 static struct node nodes[NODES];
-static struct flight flights[MAX_FLIGHTS]; /* a ring: the requests in flight, oldest first */
+static struct flight flights[MAX_FLIGHTS]; /* a circular buffer: the requests in flight, oldest first */
 static uint64_t first_flight, next_flight, started, done, rerouted;
 static kvconn_error_t error = KVCONN_ERROR_INIT;
 

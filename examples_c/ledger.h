@@ -8,7 +8,7 @@
 enum { KEPT = 1 << 13 }; /* rooms: more than libzmq's queue and the kernels' buffers hold */
 
 struct ledger {
-    uint64_t rooms[KEPT]; /* a ring */
+    uint64_t rooms[KEPT]; /* a circular buffer */
     uint64_t noted;       /* all rooms noted so far */
     uint64_t told;        /* how many of them were accepted, by this connection or an earlier one */
     uint64_t before;      /* how many of them belong to earlier connections */

@@ -25,7 +25,7 @@ _LOOK_SECONDS = _calls.SLICE_MS / 1000  # how often an asynchronous wait looks f
 
 
 def _next(waiting: Events | Failures) -> Any:
-    """The next item, in slices: `close` is heard between two of them."""
+    """The next item, in slices: `close` is noticed between two of them."""
     deadline = _deadline(waiting._timeout)
     while not waiting._closed:
         left = deadline - time.monotonic()

@@ -26,9 +26,9 @@ const SIGNATURE: u64 = 10;
 
 /// Says why, after this event of a connection that asked for CURVE or did not, and on which the peer had said that many
 /// bytes (its FIN may count as one more).
-pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, heard: Option<u64>) -> DialFailure {
+pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, received: Option<u64>) -> DialFailure {
     let failure = |os_errno, message: &str| DialFailure { os_errno, message: message.to_owned() };
-    match (event, curve, heard) {
+    match (event, curve, received) {
         (MonitorEvent::NotAuthorised(code), _, _) => {
             failure(libc::EACCES, &format!("the peer does not let this client in (ZAP status {code})"))
         }
@@ -74,8 +74,8 @@ pub(in crate::connection) fn why(event: MonitorEvent, curve: bool, heard: Option
 }
 
 /// What to say when the time is over, and the peer has said that many bytes.
-pub(in crate::connection) fn why_silent(curve: bool, heard: Option<u64>) -> &'static str {
-    match (curve, heard) {
+pub(in crate::connection) fn why_silent(curve: bool, received: Option<u64>) -> &'static str {
+    match (curve, received) {
         (true, Some(WELCOME..)) => {
             "no CURVE handshake within handshake_timeout_ms: the peer has the right key, and is stuck or does not let this \
              client in"
@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn how_far_the_peer_got_tells_why_it_closed() {
         let closed = MonitorEvent::HandshakeFailed(libc::EPIPE);
-        for (event, curve, heard, os_errno, text) in [
+        for (event, curve, received, os_errno, text) in [
             (closed, true, Some(12), libc::EACCES, NO_CURVE),
             (closed, true, Some(65), libc::EACCES, OTHER_KEY),
             (closed, true, Some(235), libc::EPROTO, "no PULL socket"),
@@ -139,18 +139,18 @@ mod tests {
             (MonitorEvent::Disconnected(libc::EPROTO), true, Some(14), libc::EPROTO, "wrong peer"),
             (MonitorEvent::NotAuthorised(400), true, Some(300), libc::EACCES, "400"),
         ] {
-            let failure = why(event, curve, heard);
-            assert_eq!(failure.os_errno, os_errno, "{event:?} {curve} {heard:?}: {}", failure.message);
-            assert!(failure.message.contains(text), "{event:?} {curve} {heard:?}: {}", failure.message);
+            let failure = why(event, curve, received);
+            assert_eq!(failure.os_errno, os_errno, "{event:?} {curve} {received:?}: {}", failure.message);
+            assert!(failure.message.contains(text), "{event:?} {curve} {received:?}: {}", failure.message);
             assert!(failure.message.len() < 190, "too long behind what BACKOFF says: {}", failure.message);
         }
-        for (curve, heard, text) in [
+        for (curve, received, text) in [
             (true, Some(234), "does not let this client in"),
             (true, Some(64), "our HELLO"),
             (true, None, "not a ZeroMQ PULL socket"),
             (false, Some(234), "not a ZeroMQ PULL socket"),
         ] {
-            assert!(why_silent(curve, heard).contains(text), "{curve} {heard:?}");
+            assert!(why_silent(curve, received).contains(text), "{curve} {received:?}");
         }
     }
 
@@ -159,10 +159,10 @@ mod tests {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let to = listener.local_addr().unwrap();
         let stream = TcpStream::connect(to).unwrap();
-        let heard = |fd, dialled: String| HandshakeBytes::new(fd, &std::ffi::CString::new(dialled).unwrap());
-        assert_eq!(heard(stream.as_raw_fd(), format!("tcp://0.0.0.0:0;{to}")).unwrap().bytes(), Some(0));
-        assert!(heard(stream.as_raw_fd(), "tcp://127.0.0.1:1".into()).is_none());
-        assert!(heard(listener.as_raw_fd(), format!("tcp://{to}")).is_none());
-        assert!(heard(-1, format!("tcp://{to}")).is_none());
+        let received = |fd, dialled: String| HandshakeBytes::new(fd, &std::ffi::CString::new(dialled).unwrap());
+        assert_eq!(received(stream.as_raw_fd(), format!("tcp://0.0.0.0:0;{to}")).unwrap().bytes(), Some(0));
+        assert!(received(stream.as_raw_fd(), "tcp://127.0.0.1:1".into()).is_none());
+        assert!(received(listener.as_raw_fd(), format!("tcp://{to}")).is_none());
+        assert!(received(-1, format!("tcp://{to}")).is_none());
     }
 }

@@ -75,7 +75,7 @@ pub(crate) struct Dial {
     /// The address being dialled.
     address: Option<CString>,
     /// How much came from there, once it is connected.
-    heard: Option<HandshakeBytes>,
+    received: Option<HandshakeBytes>,
     phase: Phase,
     /// When the time for resolving and connecting is over.
     connect_by: Instant,
@@ -96,7 +96,7 @@ impl Dial {
             curve: values.is_curve(),
             listens: values.acknowledgement(),
             address: None,
-            heard: None,
+            received: None,
             phase: Phase::Resolving,
             connect_by,
             handshake_time: values.ms(Key::HandshakeTimeoutMs),
@@ -132,7 +132,7 @@ impl Dial {
         let address = self.addresses.pop_front()?;
         self.tried = true;
         self.address = Some(address.clone());
-        self.heard = None;
+        self.received = None;
         self.phase = Phase::Connecting;
         self.due = now + self.connect_by.saturating_duration_since(now) / left;
         Some(address)
@@ -143,7 +143,7 @@ impl Dial {
         match event {
             MonitorEvent::Connected(fd) => {
                 let address = self.address.as_deref().filter(|_| self.listens);
-                self.heard = address.and_then(|address| HandshakeBytes::new(fd, address));
+                self.received = address.and_then(|address| HandshakeBytes::new(fd, address));
                 self.phase = Phase::Handshaking;
                 let handshake_by = now + self.handshake_time;
                 // The others need what is left of the time.
@@ -165,7 +165,7 @@ impl Dial {
     }
 
     fn heard_bytes(&self) -> Option<u64> {
-        self.heard.as_ref().and_then(HandshakeBytes::bytes)
+        self.received.as_ref().and_then(HandshakeBytes::bytes)
     }
 
     /// What the passing of time means. `waits_behind` says how many look-ups keep the name waiting for a resolver

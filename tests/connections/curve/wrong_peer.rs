@@ -126,7 +126,7 @@ fn a_listener_hears_neither_a_message_nor_a_key() {
             ("ZMTP 1", greeting(0, ""), 64, libc::EPROTO),
             ("ZMTP 1 without a version", vec![1, 0], 64, libc::EPROTO),
             ("HTTP", b"HTTP/1.1 400 Bad Request\r\nContent-Length: 0\r\n\r\n".to_vec(), 64, libc::EPROTO),
-            ("CURVE and silence", greeting(3, "CURVE"), 64 + HELLO, libc::ETIMEDOUT),
+            ("CURVE and nothing more", greeting(3, "CURVE"), 64 + HELLO, libc::ETIMEDOUT),
             ("CURVE and garbage", garbled, 64 + HELLO, libc::EPROTO),
             ("CURVE and a false WELCOME", welcome, 64 + HELLO, libc::EACCES),
             ("CURVE and READY", ready, 64 + HELLO, libc::EPROTO),

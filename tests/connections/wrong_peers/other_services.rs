@@ -63,7 +63,7 @@ fn services_that_speak_first_are_found_out() {
         ("ones", vec![0xff; 64 * 1024]),
         ("one byte", vec![1]),
         ("half a ZMTP greeting", greeting(b"NULL", b"")[..20].to_vec()),
-        ("a ZMTP greeting and silence", greeting(b"NULL", b"")),
+        ("a ZMTP greeting and nothing more", greeting(b"NULL", b"")),
         ("another mechanism", greeting(b"PLAIN", b"")),
         ("a command of garbage", greeting(b"NULL", b"\x04\x10garbage garbage!")),
         ("a huge command", greeting(b"NULL", b"\x06\x7f\xff\xff\xff\xff\xff\xff\xff\x05READY")),

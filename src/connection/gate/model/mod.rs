@@ -204,7 +204,7 @@ impl<const FAIR: bool> Channel for Pipe<FAIR> {
 /// What a sender has while it hands over a long item.
 struct ModelHandover {
     world: Arc<World>,
-    /// Room that it has heard of.
+    /// Room that it knows of.
     room: usize,
 }
 
