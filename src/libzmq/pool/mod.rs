@@ -70,6 +70,7 @@ impl Pool {
             let pool = Pool { returned: AtomicPtr::new(ptr::null_mut()), missing: AtomicIsize::new(0) };
             // SAFETY: it was allocated for this.
             unsafe { place.write(pool) };
+            count(1);
         }
         place
     }
@@ -92,11 +93,19 @@ impl Pool {
         }
         // SAFETY: it was malloc's. `missing` counts it, so the pool is still there.
         unsafe {
-            libc::free(head.cast());
+            free(head);
             if (*this).missing.fetch_sub(1, Ordering::AcqRel) == 1 {
-                alloc::dealloc(this.cast_mut().cast(), Layout::new::<Pool>());
+                Pool::free(this);
             }
         }
+    }
+
+    /// # Safety
+    /// Nobody uses the pool any more.
+    unsafe fn free(this: *const Pool) {
+        count(-1);
+        // SAFETY: `new` has allocated it.
+        unsafe { alloc::dealloc(this.cast_mut().cast(), Layout::new::<Pool>()) };
     }
 
     /// The thread has ended. `mine` is its own list, `made` is how many pieces it has made.
@@ -109,10 +118,24 @@ impl Pool {
             let returned = (*this).returned.swap(CLOSED, Ordering::AcqRel);
             let missing = made.cast_signed() - free_all(mine) - free_all(returned);
             if (*this).missing.fetch_add(missing, Ordering::AcqRel) + missing == 0 {
-                alloc::dealloc(this.cast_mut().cast(), Layout::new::<Pool>());
+                Pool::free(this);
             }
         }
     }
+}
+
+/// # Safety
+/// `allocate` has made it, and nobody uses it any more.
+unsafe fn free(head: *mut Head) {
+    count(-1);
+    // SAFETY: it is malloc's.
+    unsafe { libc::free(head.cast()) };
+}
+
+/// Counts what is allocated and not freed, for the models: nothing may be left.
+fn count(_by: isize) {
+    #[cfg(all(test, loom))]
+    model::LEFT.with(|left| left.set(left.get() + _by));
 }
 
 /// Frees a list. Returns how many there were.
@@ -125,7 +148,7 @@ unsafe fn free_all(mut list: *mut Head) -> isize {
         // SAFETY: each piece of the list was malloc's, and is read before it is freed.
         unsafe {
             let next = (*list).next;
-            libc::free(list.cast());
+            free(list);
             list = next;
         }
         count += 1;
@@ -190,6 +213,7 @@ fn allocate(size: usize, pool: *const Pool) -> *mut Head {
     if !head.is_null() {
         // SAFETY: malloc aligns for every basic type, and there is room: the smallest size is larger than a head.
         unsafe { head.write(Head { pool, next: ptr::null_mut(), users: ManuallyDrop::new(AtomicUsize::new(0)) }) };
+        count(1);
     }
     head
 }
@@ -231,7 +255,7 @@ pub(super) unsafe fn give(head: *mut Head) {
     // SAFETY: the caller's promise.
     unsafe {
         match (*head).pool {
-            pool if pool.is_null() => libc::free(head.cast()),
+            pool if pool.is_null() => free(head),
             pool => Pool::give(pool, head),
         }
     }

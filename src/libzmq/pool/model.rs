@@ -1,8 +1,15 @@
 //! loom: the orders of a thread that takes and ends, and of two that give back.
 
+use std::cell::Cell;
+
 use loom::thread;
 
 use super::*;
+
+std::thread_local! {
+    /// What is allocated and not freed. loom runs all threads of a model on one.
+    pub(super) static LEFT: Cell<isize> = const { Cell::new(0) };
+}
 
 struct Piece(*mut Head);
 // SAFETY: only one thread has it at a time.
@@ -19,7 +26,10 @@ impl Piece {
 fn bounded(run: impl Fn() + Sync + Send + 'static) {
     let mut model = loom::model::Builder::new();
     model.preemption_bound = Some(3);
-    model.check(run);
+    model.check(move || {
+        run();
+        assert_eq!(LEFT.get(), 0, "all is freed, once");
+    });
 }
 
 fn end(spare: Spare) {
