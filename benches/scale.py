@@ -97,12 +97,16 @@ class Library:
 
         return send
 
-    def wait_state(self, conn, state):
+    def state(self, conn):
         info = FFI.kvconn_connection_info_t()
         info.struct_size = ctypes.sizeof(info)
+        self.check("kvconn_connection_info", conn, ctypes.byref(info))
+        return info
+
+    def wait_state(self, conn, state):
         deadline = time.monotonic() + LONG
         while True:
-            self.check("kvconn_connection_info", conn, ctypes.byref(info))
+            info = self.state(conn)
             if info.state == state:
                 return
             assert time.monotonic() < deadline, f"connection in state {info.state}: {info.message}"
@@ -201,11 +205,15 @@ def watcher_sleeps():
     return 0
 
 
-def wait_descriptors(most):
+def wait(condition):
     begun = time.monotonic()
-    while descriptors() > most:
-        assert time.monotonic() < begun + LONG, f"{descriptors()} descriptors are left"
+    while not condition():
+        assert time.monotonic() < begun + LONG, "it takes too long"
         time.sleep(0.002)
+
+
+def wait_descriptors(most):
+    wait(lambda: descriptors() <= most)
 
 
 # ---- The measurements ------------------------------------------------------------------------------------------------
@@ -231,19 +239,21 @@ def rest(library, count):
 
 
 def capacity(library, _):
-    """How many connections the limit of descriptors allows."""
+    """How many connections become READY within the limit of descriptors. The last dials find none left."""
     peers = Peers(3)
-    count = 0
+    conns = []
     for endpoint in peers.endpoints(40000):
         (status, _), conn = library.connect(endpoint, 0)
         if status:
             break
-        count += 1
-        if count % 200 == 0:
-            library.wait_state(conn, FFI.STATE_READY)
+        conns.append(conn)
+        if len(conns) % 200 == 0:
+            wait(lambda: library.state(conn).state != FFI.STATE_CONNECTING)
+    wait(lambda: all(library.state(conn).state != FFI.STATE_CONNECTING for conn in conns))
+    ready = sum(library.state(conn).state == FFI.STATE_READY for conn in conns)
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     peers.kill()
-    return {f"connections in {limit} descriptors": count}
+    return {f"connections in {limit} descriptors": ready}
 
 
 def node(library, count):

@@ -159,7 +159,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::SendHwm, "send_hwm", Reach::Connection, (1, 10_000_000, "messages"), 1000,
         "How many messages libzmq queues for one connection. A full queue takes messages again after half of it has left."),
     number(Key::MaxQueuedBytes, "max_queued_bytes", Reach::Connection, (1, 1 << 50, "bytes"), 256 << 20,
-        "The largest number of bytes in flight on one connection: accepted, but not acknowledged by the peer's kernel (ipc and acknowledgement=off: still held by libzmq). These are bytes on the wire; libzmq needs about 64 bytes more in memory for each frame. At the limit the connection is full. A larger single message is accepted when nothing else is in flight."),
+        "The largest number of bytes in flight on one connection: accepted, but not acknowledged by the peer's kernel (ipc and acknowledgement=off: still held by libzmq). These are bytes on the wire; libzmq needs about 104 bytes more in memory for each frame. At the limit the connection is full. A larger single message is accepted when nothing else is in flight."),
     number(Key::StallMs, "stall_ms", Reach::Connection, (1, DAY_MS, "ms"), 1000,
         "If messages are in flight and no byte was acknowledged for this long (ipc and acknowledgement=off: freed by libzmq), the event STALLED is raised."),
     Setting { key: Key::Acknowledgement, name: "acknowledgement", reach: Reach::Connection, kind: Kind::Word(&["off", "on"]), default: 1,
