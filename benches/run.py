@@ -86,7 +86,8 @@ def measure(case, rounds, scale, libraries):
     program, anchors = "sender", ["stock", "same"]
     if case in times.CASES:
         program, anchors = "latency", times.CASES[case]
-        rounds *= 2 if case == "push-pull" else 1
+        # Throughput needs more rounds: its ratios differ more from round to round.
+        rounds = rounds if case == "push-pull" else rounds // 2 + 1
     anchors = [f"alone={libraries['kvconn']}" if anchor == "alone" else anchor for anchor in anchors]
     output = run(OUT / program, OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
                  stdout=subprocess.PIPE, text=True).stdout
@@ -179,8 +180,18 @@ def plot(summaries, timed):
     except ImportError:
         print("no plot: matplotlib is not installed (make venv)", file=sys.stderr)
         return
-    rows = max(len(summaries), 1), max(len(timed), 1)
-    figure, (axes, below) = pyplot.subplots(2, figsize=(10, 2 + 0.5 * sum(rows)), height_ratios=rows)
+    charts = [(rows, draw) for rows, draw in ((summaries, plot_throughput), (timed, times.plot)) if rows]
+    if not charts:
+        return
+    heights = [len(rows) for rows, _ in charts]
+    figure, axes = pyplot.subplots(len(charts), squeeze=False, figsize=(10, 2 + 0.5 * sum(heights)), height_ratios=heights)
+    for (rows, draw), its in zip(charts, axes.flat):
+        draw(its, rows)
+    figure.tight_layout()
+    figure.savefig(OUT / "bench.svg")
+
+
+def plot_throughput(axes, summaries):
     places = range(len(summaries))
     for offset, key, label in ((-0.2, "throughput_stock", "raw libzmq, stock"), (0.2, "throughput_same", "same options")):
         axes.barh([place + offset for place in places], [s[key] for s in summaries], height=0.38, label=label)
@@ -189,9 +200,6 @@ def plot(summaries, timed):
     axes.invert_yaxis()
     axes.set_xlabel("throughput of kvconn divided by that of raw libzmq")
     axes.legend()
-    times.plot(below, timed)
-    figure.tight_layout()
-    figure.savefig(OUT / "bench.svg")
 
 
 def main():
@@ -203,7 +211,7 @@ def main():
     parser.add_argument("--python-sink", metavar="SINK", help="measure sends from Python as well, to this program")
     arguments = parser.parse_args()
     cases = arguments.cases or (QUICK if arguments.quick else [*CASES, *times.CASES])
-    rounds = arguments.rounds or (3 if arguments.quick else 7)
+    rounds = arguments.rounds or (3 if arguments.quick else 13)
     load = os.getloadavg()[0]
     library, *archives = build_library()
     build_programs(*archives)

@@ -175,8 +175,13 @@ struct External {
 }
 
 impl External {
-    fn new(frames: u8) -> External {
-        let memory = (1..=frames).map(|i| (Content([0; 40]), vec![i; 10 * usize::from(i)])).collect();
+    fn new(frames: usize) -> External {
+        External::of_lengths((1..=frames).map(|i| 10 * i))
+    }
+
+    fn of_lengths(lengths: impl Iterator<Item = usize>) -> External {
+        let bytes = |(i, length)| (0..length).map(|at| (i + at) as u8).collect();
+        let memory = lengths.enumerate().map(|frame| (Content([0; 40]), bytes(frame))).collect();
         External { memory, freed: Box::default() }
     }
 
@@ -209,6 +214,30 @@ fn a_message_of_frames_in_the_callers_memory_arrives_whole_and_is_freed_once() {
     message.wait_until_freed();
     push.send(b"the next message");
     assert_eq!(pull.receive(), b"the next message");
+}
+
+/// The I/O thread writes short frames into its batch by another way than the first frame of a batch, long ones, and those
+/// for which the batch has no room.
+#[test]
+fn frames_of_every_length_arrive_whole_wherever_a_batch_ends() {
+    let context = Context::new();
+    let pull = context.socket(zmq::ZMQ_PULL);
+    let push = context.socket(zmq::ZMQ_PUSH);
+    for (socket, option) in [(&pull, zmq::ZMQ_RCVHWM), (&push, zmq::ZMQ_SNDHWM)] {
+        socket.set(option, 0);
+    }
+    push.set(OUT_BATCH_SIZE, 600);
+    push.connect(&pull.bind("tcp://127.0.0.1:*"));
+    // 37 and 300 have no divisor in common: every length comes at many places of a batch.
+    let mut messages = External::of_lengths((0..12_000).map(|i| i * 37 % 300));
+    for message in messages.frames().chunks_mut(3) {
+        assert_eq!(push.send_frames(message, false), 3);
+    }
+    for (place, (_, bytes)) in messages.memory.iter().enumerate() {
+        assert_eq!(&pull.receive(), bytes, "frame {place}");
+        assert_eq!(pull.get(zmq::ZMQ_RCVMORE), c_int::from(place % 3 < 2), "after frame {place}");
+    }
+    messages.wait_until_freed();
 }
 
 #[test]

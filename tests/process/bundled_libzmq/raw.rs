@@ -94,7 +94,7 @@ impl<'context> Socket<'context> {
     }
 
     pub fn try_receive(&self) -> Result<Vec<u8>, c_int> {
-        let mut message = [0_u8; 256];
+        let mut message = [0_u8; 512];
         // SAFETY: `message` has as many bytes as are counted.
         let rc = unsafe { zmq::zmq_recv(self.raw, message.as_mut_ptr().cast(), message.len(), 0) };
         usize::try_from(rc).map(|length| message[..length].to_vec()).map_err(|_| errno())
