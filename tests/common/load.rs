@@ -5,12 +5,12 @@
 //! up meanwhile: next to nothing on an idle machine, so that the bound is the guarantee's, and as much as it takes on a
 //! machine where twenty processes compete for two processors.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::path::{Path, PathBuf};
-use std::sync::OnceLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock};
 use std::thread::ThreadId;
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 struct Sampler {
     begun: Instant,
@@ -173,4 +173,64 @@ pub fn within<T>(limit: Duration, what: &str, call: impl FnOnce() -> T) -> T {
     let result = call();
     watch.at_most(limit, what);
     result
+}
+
+/// What the threads of this process do, several times a second. Tells why a call was late, where that is seen too rarely
+/// to be repeated: `print` it when a bound is broken.
+pub struct ThreadHistory {
+    samples: Arc<Mutex<VecDeque<String>>>,
+    stop: Arc<AtomicBool>,
+}
+
+impl ThreadHistory {
+    pub fn begin() -> ThreadHistory {
+        const EVERY: Duration = Duration::from_millis(100);
+        /// Five seconds.
+        const KEPT: usize = 50;
+        let history = ThreadHistory { samples: Arc::default(), stop: Arc::default() };
+        let (samples, stop) = (history.samples.clone(), history.stop.clone());
+        std::thread::spawn(move || {
+            while !stop.load(Ordering::SeqCst) {
+                let sample = sample_threads();
+                let mut samples = samples.lock().expect("no sample panics");
+                samples.push_back(sample);
+                if samples.len() > KEPT {
+                    samples.pop_front();
+                }
+                drop(samples);
+                std::thread::sleep(EVERY);
+            }
+        });
+        history
+    }
+
+    pub fn print(&self) {
+        for sample in &*self.samples.lock().expect("no sample panics") {
+            println!("{sample}");
+        }
+    }
+}
+
+impl Drop for ThreadHistory {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::SeqCst);
+    }
+}
+
+/// The threads of kvconn and of libzmq, and those that the kernel holds: state, milliseconds run and waited for a
+/// processor, and where in the kernel it is.
+fn sample_threads() -> String {
+    let mut text = format!("{:?}:", SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default());
+    for thread in std::fs::read_dir("/proc/self/task").into_iter().flatten().flatten() {
+        let read = |name: &str| std::fs::read_to_string(thread.path().join(name)).unwrap_or_default();
+        let stat = read("stat");
+        let (name, state) = stat.rsplit_once(") ").unwrap_or_default();
+        let name = name.split_once('(').unwrap_or_default().1;
+        if ["ZMQ", "kvconn-"].iter().any(|ours| name.starts_with(ours)) || state.starts_with('D') {
+            let (ran, waited) = schedstat(&thread.path()).unwrap_or_default();
+            let state = state.get(..1).unwrap_or("?");
+            text += &format!(" {name} {state} {}/{} {};", ran.as_millis(), waited.as_millis(), read("wchan"));
+        }
+    }
+    text
 }

@@ -12,7 +12,7 @@ use kvconn::connection::ConnectionState;
 use kvconn::error::Status;
 
 use crate::common::engine::{connection, send, status_of, wait_ended};
-use crate::common::load::Stopwatch;
+use crate::common::load::{Stopwatch, ThreadHistory};
 use crate::common::{
     Engine, OwnProcess, Peer, PeerOptions, Random, descriptors_at_rest, ms, resident_bytes, soak_time,
 };
@@ -248,6 +248,8 @@ fn hostile_peers_harm_nobody_else_soak() {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
     let bystander = healthy.ready(peer.endpoint());
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
+    // Seen once: the dials of all attackers were late by a second, at the same moment. This is to tell why, when it comes again.
+    let threads = ThreadHistory::begin();
     // KVCONN_HOSTILE chooses the attacks whose name contains it.
     let chosen = std::env::var("KVCONN_HOSTILE").unwrap_or_default();
     let all: Vec<_> = BEFORE_READY.iter().map(|a| (a, false)).chain(AFTER_READY.iter().map(|a| (a, true))).collect();
@@ -297,6 +299,9 @@ fn hostile_peers_harm_nobody_else_soak() {
             .collect();
         let harmed: Vec<_> = workers.into_iter().filter_map(|worker| worker.join().err()).collect();
         stop.store(true, Ordering::SeqCst);
+        if !harmed.is_empty() {
+            threads.print();
+        }
         assert!(harmed.is_empty(), "{} attacks did harm", harmed.len());
     });
     assert_eq!(bystander.info().state, ConnectionState::Ready);
