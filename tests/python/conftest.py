@@ -12,6 +12,9 @@ import time
 
 import pytest
 
+# A shell ignores SIGINT in what it starts in the background, and so would the programs that the tests start.
+signal.signal(signal.SIGINT, signal.default_int_handler)
+
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 PEERS = ROOT / "tests" / "peers"
 ANSWER_SECONDS = 20

@@ -9,7 +9,7 @@ import pytest
 import zmq
 import zmq.asyncio
 
-from conftest import ROOT
+from conftest import ROOT, wait_until_true
 from sharing import fill, kv, manager  # noqa: F401: fixtures are found by name
 
 
@@ -111,11 +111,13 @@ def test_a_push_socket_whose_dial_has_not_begun_does_not_go_on_without_its_optio
 
 def test_a_bound_socket_stays_with_its_life(kv, sockets, rank, manager):
     receiver = rank()
-    bound = sockets.ConnectionSocket(kv.connect(receiver.endpoint, None, 5000, manager))
+    conn = kv.connect(receiver.endpoint, None, 5000, manager)
+    bound = sockets.ConnectionSocket(conn)
     loose = sockets.PushSocket(receiver.endpoint, manager=manager)
     bound.send(b"registration")
     receiver.wait_for(1)
     receiver.restart()
+    wait_until_true("the loss is seen", lambda: kv.connection_info(conn)["ended_by"])
     send_until_accepted(loose, b"status")
     with pytest.raises(zmq.ZMQError):
         bound.send(b"metadata")

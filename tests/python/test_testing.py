@@ -165,9 +165,11 @@ def test_curve_with_a_key_of_ones_own(kv, manager, rank):
     client = dict(zip(("curve_public_key", "curve_secret_key"), zmq.curve_keypair()))
     options = {"curve_server_key": public, **client}
     for life in (1, 2):
-        kv.send(kv.connect(receiver.endpoint, {**options, "connect_retry": True}, 5000, manager), [b"x"])
+        conn = kv.connect(receiver.endpoint, {**options, "connect_retry": True}, 5000, manager)
+        kv.send(conn, [b"x"])
         receiver.wait_for(1)
         receiver.die()
+        wait_until_true("the loss is seen", lambda: is_lost(kv, conn))
         receiver.restart()
         assert receiver.public_key == public
     assert rank().public_key is None
