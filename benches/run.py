@@ -86,8 +86,8 @@ def measure(case, rounds, scale, libraries):
     program, anchors = "sender", ["stock", "same"]
     if case in times.CASES:
         program, anchors = "latency", times.CASES[case]
-        # Throughput needs more rounds: its ratios differ more from round to round.
-        rounds = rounds if case == "push-pull" else rounds // 2 + 1
+        # Throughput needs more and longer rounds: its ratios differ more from round to round.
+        rounds, scale = rounds if case == "push-pull" else rounds // 2 + 1, min(scale, 1)
     anchors = [f"alone={libraries['kvconn']}" if anchor == "alone" else anchor for anchor in anchors]
     output = run(OUT / program, OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
                  stdout=subprocess.PIPE, text=True).stdout
@@ -216,7 +216,7 @@ def main():
     library, *archives = build_library()
     build_programs(*archives)
     libraries = {"kvconn": library, **dict(also.split("=", 1) for also in arguments.also)}
-    rows = [row for case in cases for row in measure(case, rounds, 0.5 if arguments.quick else 1, libraries)]
+    rows = [row for case in cases for row in measure(case, rounds, 0.5 if arguments.quick else 2, libraries)]
     python = measure_python(arguments.python_sink, 7 if arguments.quick else 31) if arguments.python_sink else None
     print(file=sys.stderr)
     summaries = [summary(rows, case, form) for case in cases if case in CASES for form in libraries]
