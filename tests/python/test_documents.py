@@ -225,3 +225,12 @@ def anchors(document):
     """The names of the chapters of a document, as links spell them."""
     titles = re.findall(r"^#+ (.*)$", text(document), re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_every_program_of_the_project_compiles_with_this_python():
+    """Some run only by hand, such as benches/limits.py, and this may be an older Python than its author's."""
+    generated = {"target", ".git", "node_modules"}
+    programs = [path for path in ROOT.rglob("*.py") if not generated & {*path.relative_to(ROOT).parts}]
+    assert ROOT / "benches/limits.py" in programs
+    for path in programs:
+        compile(path.read_text(), path, "exec")
