@@ -24,8 +24,12 @@ impl ConnectionInner {
         if self.state != State::Ready {
             return None;
         }
-        if self.account.refresh_at_rest().progress {
+        let update = self.account.refresh_at_rest();
+        if update.progress {
+            let before = self.progress;
             self.note_progress();
+            // Something may be in flight whose patience counts from the last answer, and not from this look.
+            self.progress = before.max(Coarse::ago(update.info.map_or(Duration::ZERO, |info| info.silent)));
         }
         let in_flight =
             self.handing_over || self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
@@ -94,6 +98,18 @@ impl ConnectionInner {
         (self.stall_time / 10).clamp(Duration::from_millis(5), Duration::from_millis(100))
     }
 
+    /// When progress is checked for the first time after something was sent on an idle connection. A message now and then
+    /// is acknowledged by then, and so are those that followed soon: one check is enough for all of them. Where the
+    /// kernel does not tell when the peer answered, this check tells it.
+    fn first_check(&self) -> Duration {
+        let interval = self.check_interval();
+        if self.account.tcp().is_some() {
+            (self.stall_time / 4).min(Duration::from_millis(250)).max(interval)
+        } else {
+            interval
+        }
+    }
+
     /// How long nothing has moved.
     pub(in crate::connection) fn without_progress(&self) -> Duration {
         self.progress.elapsed()
@@ -122,7 +138,7 @@ impl ConnectionInner {
     #[inline(never)]
     pub(super) fn begin_progress(&mut self) {
         self.progress = Coarse::now();
-        self.watch_progress(self.check_interval());
+        self.watch_progress(self.first_check());
     }
 
     pub(super) fn watch_progress(&mut self, within: Duration) {

@@ -129,6 +129,25 @@ fn data_in_flight_behind_dropped_packets_ends_the_connection_after_the_user_time
     assert_eq!(peer.received().messages, 10);
 }
 
+/// The watcher's first look at a busy connection comes late. What the peer answered before does not count from there.
+#[test]
+fn a_peer_that_stops_answering_before_the_first_look_stalls_in_time() {
+    skip_unless!(Namespace::available());
+    let network = Namespace::new();
+    let peer = network.peer(PeerOptions::default());
+    let engine = Engine::with(&[("stall_ms", "1000")]);
+    let conn = engine.ready(peer.endpoint());
+    let watch = Stopwatch::start();
+    send(&conn, &[b"answered"], LONG).expect("a healthy peer");
+    peer.wait_received(1, LONG);
+    network.cut();
+    watch.at_most(ms(240), "cutting the network");
+    send(&conn, &[b"not answered"], LONG).expect("there is room");
+    engine.expect_event(EventKind::Stalled, LONG);
+    println!("stall_ms 1000: STALLED after {:?}", watch.elapsed());
+    watch.between(ms(1000), ms(1120), "STALLED");
+}
+
 #[test]
 fn packets_that_are_dropped_for_less_than_the_timeouts_cost_nothing() {
     skip_unless!(Namespace::available());
