@@ -127,13 +127,19 @@ impl Message {
         self.wire.bytes(mechanism)
     }
 
-    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message
-    /// must not be sent.
+    /// Makes `freed` grow by `bytes` when the message was accepted and libzmq has freed it. After an error the message is
+    /// as it was: the send may try again.
     pub(crate) fn track(&mut self, bytes: u64, freed: &Arc<AtomicU64>) -> io::Result<()> {
         let tracker = ReleaseTracker::copied(bytes, freed.clone());
         // libzmq frees frames in order: the last one stands for all.
         if let Some(last) = self.frames.pop() {
-            self.frames.push(last.with_free_callback(tracker.clone())?);
+            match last.with_free_callback(tracker.clone()) {
+                Ok(last) => self.frames.push(last),
+                Err((last, e)) => {
+                    self.frames.extend(last);
+                    return Err(e);
+                }
+            }
         }
         self.tracker = Some(tracker);
         Ok(())

@@ -98,8 +98,11 @@ impl Frame {
         }
     }
 
-    /// The same frame with a free callback.
-    pub(crate) fn with_free_callback<F: FreeCallback>(self, callback: Arc<F>) -> io::Result<Frame> {
+    /// The same frame with a free callback. On an error the frame comes back as it was.
+    pub(crate) fn with_free_callback<F: FreeCallback>(
+        self,
+        callback: Arc<F>,
+    ) -> Result<Frame, (Option<Frame>, io::Error)> {
         struct Wrapped<F> {
             frame: Frame,
             callback: Arc<F>,
@@ -112,7 +115,9 @@ impl Frame {
         let wrapped = Arc::new(Wrapped { frame: self, callback });
         let bytes: *const [u8] = wrapped.frame.bytes();
         // SAFETY: the frame is as old as `wrapped`, which libzmq owns until it frees it; it does not move.
-        unsafe { Frame::zero_copy(bytes, wrapped) }
+        let made = unsafe { Frame::zero_copy(bytes, wrapped.clone()) };
+        // Nobody else has it after an error.
+        made.map_err(|e| (Arc::into_inner(wrapped).map(|wrapped| wrapped.frame), e))
     }
 
     /// Its bytes.

@@ -11,6 +11,7 @@ mod icmp;
 mod log;
 mod long_messages;
 mod losses;
+mod memory;
 mod names;
 mod programs;
 mod refusing_kernel;

@@ -190,7 +190,7 @@ impl Account {
         message.wire_bytes(self.mechanism)
     }
 
-    /// Tracks when libzmq frees a message, if that is needed. After an error the message must not be sent.
+    /// Tracks when libzmq frees a message, if that is needed. After an error the message is as it was.
     pub(in crate::connection) fn track(&self, message: &mut Message) -> io::Result<()> {
         if self.kernel.is_some() || message.tracker().is_some() {
             return Ok(());
