@@ -1,16 +1,20 @@
 //! How many descriptors kvconn may hold. Checked before anything is made, so that no later step runs out of them.
 
+use std::os::fd::RawFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Result};
 use crate::sys::descriptor;
+use crate::sys::thread::spawn_quiet;
 
 /// The process's budget. A closing connection counts until libzmq has closed its descriptors.
 pub(crate) struct DescriptorBudget {
     in_use: AtomicUsize,
     /// Option `max_descriptors`. 0: no limit besides the process's RLIMIT_NOFILE.
     limit: AtomicUsize,
+    /// How large the kernel's table of descriptors has been made.
+    table: AtomicUsize,
 }
 
 /// Reserved descriptors. Returned when dropped.
@@ -25,12 +29,17 @@ impl Drop for Lease {
     }
 }
 
+/// The size of the kernel's table of descriptors that is asked for at first.
+const FIRST_TABLE: usize = 256;
+/// So many numbers below the limit are left to others while the table grows.
+const LEFT_TO_OTHERS: usize = 64;
+
 /// Free descriptors required beyond those needed, for what other threads of the process open in the meantime.
 const MARGIN: usize = 2;
 
 impl DescriptorBudget {
     pub(crate) const fn new() -> DescriptorBudget {
-        DescriptorBudget { in_use: AtomicUsize::new(0), limit: AtomicUsize::new(0) }
+        DescriptorBudget { in_use: AtomicUsize::new(0), limit: AtomicUsize::new(0), table: AtomicUsize::new(0) }
     }
 
     /// Sets `max_descriptors`.
@@ -48,6 +57,24 @@ impl DescriptorBudget {
         match self.limit.load(Ordering::Relaxed) {
             0 => nofile().0,
             limit => limit as u64,
+        }
+    }
+
+    /// Has the kernel's table of descriptors grow before it is full. `number` is a descriptor that was just made.
+    ///
+    /// In a process with threads the kernel waits while it makes the table larger: some milliseconds, and seconds on a
+    /// machine whose processors are all busy. Every thread that needs the larger table waits too. Here nobody does: the
+    /// table grows on a thread of its own. A failure only means that it grows later.
+    pub(crate) fn keep_table_ahead(&self, number: RawFd) {
+        let used = usize::try_from(number).unwrap_or_default() + 1;
+        let table = self.table.load(Ordering::Relaxed);
+        if 2 * used <= table || (used + LEFT_TO_OTHERS) as u64 > nofile().0 {
+            return;
+        }
+        let larger = (4 * used).next_power_of_two().max(FIRST_TABLE);
+        if self.table.compare_exchange(table, larger, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+            let highest = larger.min(usize::try_from(nofile().0).unwrap_or(larger)) - 1;
+            let _ = spawn_quiet("kvconn-files", move || descriptor::make_room(highest as RawFd));
         }
     }
 

@@ -134,6 +134,7 @@ pub(crate) fn open_attempt(
         }
         .errno(errno)
     })?;
+    budget.keep_table_ahead(push.fd());
     Ok((id, push, monitor))
 }
 

@@ -33,6 +33,15 @@ pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
+/// Makes the kernel's table of descriptors so large that this number fits.
+pub(crate) fn make_room(number: RawFd) {
+    // SAFETY: takes no pointers.
+    if let Ok(any) = own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }) {
+        // SAFETY: takes no pointers; `any` is open.
+        drop(own(unsafe { libc::fcntl(any.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) }));
+    }
+}
+
 /// Whether no descriptor has this number now.
 pub(crate) fn is_free(fd: RawFd) -> bool {
     // SAFETY: takes no pointers; changes nothing.

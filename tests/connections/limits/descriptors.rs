@@ -331,3 +331,28 @@ fn stress_a_process_that_keeps_running_out_of_descriptors_lives_on() {
     }
     peer.wait_received(before + 8, LIMIT);
 }
+
+/// In a process with threads the kernel waits while it enlarges its table of descriptors, for seconds on a busy machine. The
+/// watcher waited with it: no dial went on, and no loss was seen.
+#[test]
+fn the_kernels_table_of_descriptors_grows_before_it_is_full() {
+    if OwnProcess::new(test_name!()).parent() {
+        return;
+    }
+    let table = || {
+        let status = std::fs::read_to_string("/proc/self/status").expect("proc");
+        let size = status.lines().find_map(|line| line.strip_prefix("FDSize:")).expect("the table's size");
+        size.trim().parse::<usize>().expect("a number")
+    };
+    let grown = |least: usize| wait_until(&format!("room for {least}"), LIMIT, || table() >= least);
+    let peer = Peer::with(PeerOptions { endpoints: 70, ..PeerOptions::default() });
+    let engine = Engine::new();
+    engine.ready(peer.endpoint());
+    grown(256);
+    for endpoint in &peer.endpoints()[1..] {
+        engine.ready(endpoint);
+    }
+    let open = std::fs::read_dir("/proc/self/fd").expect("proc").count();
+    assert!((129..256).contains(&open), "{open} descriptors");
+    grown(512);
+}
