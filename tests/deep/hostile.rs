@@ -248,7 +248,8 @@ fn hostile_peers_harm_nobody_else_soak() {
     let peer = Peer::with(PeerOptions { log: false, ..PeerOptions::default() });
     let bystander = healthy.ready(peer.endpoint());
     let (stop, sent) = (AtomicBool::new(false), AtomicU64::new(0));
-    // Seen once: the dials of all attackers were late by a second, at the same moment. This is to tell why, when it comes again.
+    // What the threads did when a call was late. All dials were late at once while the watcher waited for the kernel, which
+    // enlarged its table of descriptors.
     let threads = ThreadHistory::begin();
     // KVCONN_HOSTILE chooses the attacks whose name contains it.
     let chosen = std::env::var("KVCONN_HOSTILE").unwrap_or_default();

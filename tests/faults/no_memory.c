@@ -55,6 +55,6 @@ int main(int count, char **arguments) {
         accepted[first] += status == KVCONN_OK;
     }
     printf("%d %d\n", accepted[0], accepted[1]);
-    // The messages are on their way. Nobody tells when they have arrived.
+    // The messages are in flight. Nothing reports their arrival.
     return kvconn_disconnect_all(KVCONN_DEFAULT, 3000, &error) == KVCONN_OK ? 0 : 1;
 }
