@@ -7,8 +7,10 @@ use std::time::{Duration, Instant};
 
 use kvconn::connection::ConnectionState;
 use kvconn::error::{Error, Status};
+use kvconn::ids::ManagerId;
+use kvconn::process::Process;
 
-use crate::common::engine::{connection, refused, send, status_of, wait_ended, wait_waiting};
+use crate::common::engine::{connection, options, refused, send, status_of, wait_ended, wait_waiting};
 use crate::common::load::Stopwatch;
 use crate::common::{
     Descriptors, Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, names, open_descriptors, own_process, soak_time,
@@ -164,6 +166,33 @@ fn a_name_is_not_half_connected_when_descriptors_are_short() {
         connection(conn).disconnect().unwrap();
         given_back(base);
     }
+}
+
+/// What `docs/limits.md` says to set. Without it some of these dials are admitted, and then fail with EMFILE.
+#[test]
+fn max_descriptors_leaves_room_for_the_rest_of_the_process() {
+    const NOFILE: usize = 256;
+    const FOR_KVCONN: usize = 32;
+    if OwnProcess::new(test_name!()).descriptors(NOFILE as u64).parent() {
+        return;
+    }
+    let peer = Peer::with(PeerOptions { endpoints: 70, ..PeerOptions::default() });
+    let rest: Vec<File> = (0..80).map(|_| File::open("/dev/null").expect("a descriptor")).collect();
+    let most = (NOFILE - open_descriptors().total() - FOR_KVCONN).to_string();
+    let process = Process::current().unwrap();
+    process.manager(ManagerId::NONE).unwrap().configure(&options(&[("max_descriptors", &most)])).unwrap();
+    let engine = Engine::new();
+    let dials: Vec<_> = peer.endpoints().iter().map(|endpoint| engine.connect(endpoint, Duration::ZERO)).collect();
+    let (admitted, refusals): (Vec<_>, Vec<_>) = dials.into_iter().partition(Result::is_ok);
+    assert!(admitted.len() > 30 && !refusals.is_empty(), "{} admitted, {} refused", admitted.len(), refusals.len());
+    for error in refusals.into_iter().filter_map(Result::err) {
+        assert!(error.status == Status::Limit && error.message.contains("max_descriptors"), "{error:?}");
+    }
+    for conn in admitted.into_iter().flatten() {
+        send(&connection(conn), &[b"x"], LIMIT).expect("an admitted dial becomes READY");
+    }
+    File::open("/dev/null").expect("the rest of the process can still open files");
+    drop(rest);
 }
 
 /// The first address is silent; when the second's turn comes there is nothing to dial it with.
