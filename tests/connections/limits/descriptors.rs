@@ -1,7 +1,8 @@
 //! Scenario 13: the process has no descriptor left, at every step at which one is needed.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -10,8 +11,9 @@ use kvconn::error::{Error, Status};
 use kvconn::ids::ManagerId;
 use kvconn::process::Process;
 
-use crate::common::engine::{connection, options, refused, send, status_of, wait_ended, wait_waiting};
+use crate::common::engine::{after, connection, options, refused, send, status_of, wait_ended, wait_waiting};
 use crate::common::load::Stopwatch;
+use crate::common::raw_peer::{GREETING, READY};
 use crate::common::{
     Descriptors, Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, names, open_descriptors, own_process, soak_time,
     wait_until,
@@ -193,6 +195,37 @@ fn max_descriptors_leaves_room_for_the_rest_of_the_process() {
     }
     File::open("/dev/null").expect("the rest of the process can still open files");
     drop(rest);
+}
+
+/// The last step that needs a descriptor. Without its own, kvconn cannot ask the kernel what is acknowledged.
+#[test]
+fn a_handshake_that_leaves_no_descriptor_is_a_failed_dial_and_no_connection_without_counts() {
+    if OwnProcess::new(test_name!()).descriptors(128).parent() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    let accepts = |text: &str| {
+        let conn = engine.lazy(&endpoint);
+        let (mut stream, _) = listener.accept().expect(text);
+        // kvconn's greeting: its side is connected.
+        stream.read_exact(&mut [0; 10]).expect(text);
+        (conn, stream)
+    };
+    let (conn, mut stream) = accepts("no descriptor at the end");
+    let hog = Hog::leaving(0);
+    stream.write_all(&[&GREETING[..], READY].concat()).expect("the handshake");
+    let ended = wait_ended(&conn, LIMIT);
+    assert_eq!((ended.status, ended.os_errno), (Status::ConnectFailed, libc::EMFILE), "{}", ended.message);
+    assert!(ended.message.contains("RLIMIT_NOFILE"), "{}", ended.message);
+    drop(hog);
+    wait_until("the backoff is over", LIMIT, || engine.connect(&endpoint, Duration::ZERO).is_ok());
+    let (conn, mut stream) = accepts("after relief");
+    stream.write_all(&[&GREETING[..], READY].concat()).expect("the handshake");
+    wait_until("READY", LIMIT, || conn.info().state == ConnectionState::Ready);
+    send(&conn, &[b"x"], LIMIT).expect("sent");
+    conn.flush(0, after(LIMIT)).0.expect("it is counted");
 }
 
 /// The first address is silent; when the second's turn comes there is nothing to dial it with.
