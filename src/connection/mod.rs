@@ -380,6 +380,12 @@ impl Connection {
         self.gate.try_lock()?.idle()
     }
 
+    /// The same as of the watcher's last look, without a system call: a connection that has become idle since is not yet
+    /// known to be.
+    pub(crate) fn try_known_idle(&self) -> Option<Duration> {
+        self.gate.try_lock()?.known_idle()
+    }
+
     /// Ends this connection. A newer connection to the same endpoint is not affected. No fence is set. Ending an ended
     /// connection is not an error.
     pub fn disconnect(self: &Arc<Self>) -> Result<()> {

@@ -3,6 +3,7 @@
 use std::time::{Duration, Instant};
 
 use super::ConnectionInner;
+use crate::connection::acknowledgement::account::Observation;
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::gate::Patience;
 use crate::connection::socket::PushSocket;
@@ -25,12 +26,7 @@ impl ConnectionInner {
             return None;
         }
         let update = self.account.refresh_at_rest();
-        if update.progress {
-            let before = self.progress;
-            self.note_progress();
-            // Something may be in flight whose patience counts from the last answer, and not from this look.
-            self.progress = before.max(Coarse::ago(update.info.map_or(Duration::ZERO, |info| info.silent)));
-        }
+        self.note_observed(update);
         let in_flight =
             self.handing_over || self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !in_flight {
@@ -52,6 +48,16 @@ impl ConnectionInner {
         } else {
             due.clamp(Duration::from_millis(1), self.check_interval())
         })
+    }
+
+    /// Notes what a look has found.
+    fn note_observed(&mut self, update: Observation) {
+        if update.progress {
+            let before = self.progress;
+            self.note_progress();
+            // Something may be in flight whose patience counts from the last answer, and not from this look.
+            self.progress = before.max(Coarse::ago(update.info.map_or(Duration::ZERO, |info| info.silent)));
+        }
     }
 
     /// Nothing is in flight. Whether [`settle`](Self::settle) must follow after [`SETTLE`].
@@ -78,12 +84,26 @@ impl ConnectionInner {
 
     /// How long it has been idle: READY, nothing to do, and every accepted message acknowledged. `None` if it is not
     /// idle.
-    pub(crate) fn idle(&self) -> Option<Duration> {
-        let known = self.account.acknowledged().is_some();
-        let idle =
-            self.state == State::Ready && known && !self.progress_watched && !self.dead && self.draining.is_none();
-        let idle = idle && !self.handing_over;
+    pub(crate) fn idle(&mut self) -> Option<Duration> {
+        if self.progress_watched && self.may_be_idle() {
+            // Everything may be acknowledged since the watcher's last look.
+            let update = self.account.refresh();
+            self.note_observed(update);
+        }
+        let idle = self.may_be_idle() && self.queued() == 0 && !self.full;
         idle.then(|| self.progress.elapsed())
+    }
+
+    /// The same as of the watcher's last look, without a system call.
+    pub(crate) fn known_idle(&self) -> Option<Duration> {
+        let idle = self.may_be_idle() && !self.progress_watched;
+        idle.then(|| self.progress.elapsed())
+    }
+
+    /// Whether it is idle if nothing is in flight.
+    fn may_be_idle(&self) -> bool {
+        let known = self.account.acknowledged().is_some();
+        self.state == State::Ready && known && !self.dead && !self.handing_over && self.draining.is_none()
     }
 
     /// How soon the kernel is asked again whether the budget has room. The kernel has no notification for it. The

@@ -104,6 +104,26 @@ fn the_idlest_connection_makes_room_when_there_is_none() {
     assert!(error.message.contains("max_endpoints is 3"), "{}", error.message);
 }
 
+/// The watcher looks at what is in flight only now and then. What is acknowledged is idle before it has looked.
+#[test]
+fn an_acknowledged_connection_makes_room_at_once() {
+    let peers: Vec<_> = (0..3).map(|_| Peer::any()).collect();
+    let engine = Engine::with(&[("max_endpoints", "2"), ("evict_idle", "1")]);
+    let mut conns: Vec<_> = peers[..2].iter().map(|peer| engine.ready(peer.endpoint())).collect();
+    for round in 0..6 {
+        for conn in &conns {
+            send(conn, &[b"x"], LONG).unwrap();
+            conn.flush(0, after(LONG)).0.unwrap();
+            std::thread::sleep(ms(15));
+        }
+        let next = engine.connect(peers[(round + 2) % 3].endpoint(), LONG).expect("all is acknowledged");
+        // The one that was used first.
+        assert_eq!(conns.remove(0).info().status, Status::Evicted);
+        assert_eq!(conns[0].info().status, Status::Ok);
+        conns.push(connection(next));
+    }
+}
+
 #[test]
 fn without_an_idle_connection_there_is_no_room() {
     let (stopped, other) = (narrow_peer(1), Peer::any());
