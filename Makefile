@@ -91,7 +91,7 @@ loom: tools ## the models of the gate and of the memory pool, every interleaving
 	    { echo "kvconn: there is no test $$name" >&2; exit 1; }; done
 	$(LOOM) -- $(LOOM_TESTS)
 
-stress: lib venv $(EXAMPLES) ## the tests with stress or soak in their name, for KVCONN_SOAK_SECONDS each (600)
+stress: lib peer venv fast $(EXAMPLES) ## the tests with stress or soak in their name, for KVCONN_SOAK_SECONDS each (600)
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(CARGO) test --release -- --include-ignored stress soak
 	KVCONN_SOAK_SECONDS=$(SOAK_SECONDS) $(VENV)/bin/python -m pytest tests/python -k 'stress or soak' || test $$? -eq 5
 

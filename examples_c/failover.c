@@ -139,7 +139,9 @@ static void await_successor(struct node *node, int r, const kvconn_event_t *end)
 static void on_ready(struct node *node, int r) {
     struct rank *rank = &node->ranks[r];
     say("READY", "%s rank %d is connection %" PRIu64, node->name, r, rank->conn);
-    if (untold(&rank->ledger) > 0) { /* the next process of a rank that left */
+    /* The next process of a rank that left. It gets the unacknowledged messages, and rooms that were refused after the
+     * end of the connection and before its event: those for the first time. */
+    if (untold(&rank->ledger) > 0) {
         tell(node, rank);
         if (node->life == 0) return;
         say("RESENT", "to %s rank %d: %" PRIu64 " messages, as its first", node->name, r, accepted(&rank->ledger));

@@ -18,7 +18,7 @@ release: $(ZIG_VENV)/.stamp venv | tools ## what is shipped, into target/dist an
 	@$(MAKE) --no-print-directory wheel KVCONN_WHEEL_LIBRARY="$(foreach arch,$(RELEASE_ARCHES),$(DIST)/$(arch)/lib/libkvconn.so)"
 	@$(MAKE) --no-print-directory check-release
 
-check-release: venv ## tests of what `make release` has made: needed libraries, glibc, symbols, paths, C programs, Python
+check-release: lib peer venv ## tests of what `make release` has made: needed libraries, glibc, symbols, paths, C programs, Python
 	$(VENV)/bin/python -m pytest tests/python/test_release.py
 	@if [ -e $(DIST)/$$(uname -m)/lib/libkvconn.so ]; then \
 	    KVCONN_LIB=$(DIST)/$$(uname -m)/lib/libkvconn.so $(VENV)/bin/python -m pytest $(RELEASE_PYTEST) && \

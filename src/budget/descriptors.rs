@@ -1,4 +1,6 @@
-//! How many descriptors kvconn may hold. Checked before anything is made, so that no later step runs out of them.
+//! How many descriptors kvconn's connections may hold. Checked before anything is made, so that a later step rarely runs
+//! out of them. It still can: what the rest of the process has open is not counted, and may grow between the check and
+//! libzmq's TCP socket. `docs/limits.md` says how to set `max_descriptors` so that it cannot.
 
 use std::os::fd::RawFd;
 use std::sync::Arc;

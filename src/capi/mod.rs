@@ -104,7 +104,7 @@
 //!   endpoint. A name and its address are two endpoints.
 //! - connection: one PUSH socket to one endpoint, from its dial to its end (kvconn_conn_t). A redial makes a new one.
 //! - node: one life of a peer instance, such as one run of a prefill server, named by a kvconn_node_t. It owns
-//!   endpoints and requests.
+//!   endpoints and requests. A life is one run, from start to end: a server that restarts begins another life.
 //! - request: the caller's 64-bit id of work in flight on a node.
 //! - sequence: the number of a message on its connection: 1, 2, 3 ...
 //! - accepted: libzmq has taken the message. It is not delivered yet.

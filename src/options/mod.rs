@@ -189,7 +189,7 @@ pub const SETTINGS: &[Setting] = &[
     number(Key::MetricsEndpoints, "metrics_endpoints", Reach::Manager, (0, 10_000, ""), 0,
         "How many endpoints have their own series in kvconn_metrics_text: the first ones in use, in the order of their texts. 0: only sums."),
     number(Key::MaxDescriptors, "max_descriptors", Reach::Process, (0, 100_000_000, ""), 0,
-        "How many file descriptors kvconn may hold, including those that are being closed. 0: as many as the process's RLIMIT_NOFILE allows."),
+        "How many file descriptors kvconn's connections may hold, including those that are being closed. 0: as many as the process's RLIMIT_NOFILE allows. What the rest of the process has open is not counted. With 0 a dial only checks that some are free at that moment, so it can still fail with EMFILE. To leave room, set RLIMIT_NOFILE minus what the rest of the process needs, minus 32 for kvconn's own threads and files (docs/limits.md)."),
     number(Key::MaxTotalQueuedBytes, "max_total_queued_bytes", Reach::Process, (1, 1 << 50, "bytes"), 2 << 30,
         "The largest number of bytes in flight on all connections of the process together. At the limit a send returns KVCONN_LIMIT at once. Can be changed at any time."),
     number(Key::IoThreads, "io_threads", Reach::Process, (1, 16, ""), 1,

@@ -12,6 +12,16 @@ use super::peer_main::Control;
 use super::process::Process;
 use super::wrong_peer::listen_at;
 
+/// A PULL's greeting with the mechanism NULL, as libzmq 4.3 sends it.
+pub const GREETING: [u8; 64] = {
+    let mut bytes = [0; 64];
+    (bytes[0], bytes[9], bytes[10], bytes[11]) = (0xff, 0x7f, 3, 1);
+    (bytes[12], bytes[13], bytes[14], bytes[15]) = (b'N', b'U', b'L', b'L');
+    bytes
+};
+/// The READY that follows.
+pub const READY: &[u8] = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
+
 /// The peer's process; dropping it kills it.
 pub struct RawPeer {
     process: Process,

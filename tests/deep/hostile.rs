@@ -13,6 +13,7 @@ use kvconn::error::Status;
 
 use crate::common::engine::{connection, send, status_of, wait_ended};
 use crate::common::load::{Stopwatch, ThreadHistory};
+use crate::common::raw_peer::{GREETING, READY};
 use crate::common::{
     Engine, OwnProcess, Peer, PeerOptions, Random, descriptors_at_rest, ms, resident_bytes, soak_time,
 };
@@ -22,15 +23,6 @@ const LONG: Duration = Duration::from_secs(60);
 /// What all hostile peers together may make this process keep.
 const MEMORY: u64 = 64 << 20;
 const HANDSHAKE: Duration = ms(300);
-/// A PULL's greeting and READY, as libzmq 4.3 sends them.
-const GREETING: [u8; 64] = {
-    let mut bytes = [0; 64];
-    (bytes[0], bytes[8], bytes[9], bytes[10]) = (0xff, 1, 0x7f, 3);
-    (bytes[12], bytes[13], bytes[14], bytes[15]) = (b'N', b'U', b'L', b'L');
-    bytes
-};
-const READY: &[u8] = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
-
 /// What a hostile peer does with its visitor. It ends when it likes, at the latest when writing fails.
 type Attack = fn(&mut TcpStream, &mut Random) -> std::io::Result<()>;
 

@@ -151,16 +151,18 @@ def test_mypy_accepts_the_code_of_the_documents(tmp_path, document):
     assert result.returncode == 0, result.stdout + result.stderr
 
 
-def test_the_commands_of_the_readmes_c_quickstart_work(lib, tmp_path):
-    (block,) = [block for block in code_blocks("README.md", "sh") if "kvconn-peer" in block]
-    _, peer_line, compile_line = (line.partition("   #")[0] for line in block.splitlines())
+@pytest.mark.parametrize("program", ["quickstart.c", "quickstart.py"])
+def test_the_commands_of_the_readmes_quickstarts_work(lib, tmp_path, program):
+    (block,) = [block for block in code_blocks("README.md", "sh") if program in block]
+    build, peer_line, run_line = (line.partition("   #")[0].strip() for line in block.splitlines())
+    assert build == "make lib peer"
     target = pathlib.Path(os.environ.get("CARGO_TARGET_DIR") or ROOT / "target")
     if not (target / "release" / "kvconn-peer").exists():
         pytest.fail("kvconn-peer is missing: run `make peer`")
     there = {"target/release": str(target / "release"), "$PWD/": "", "./quickstart": f"{tmp_path}/quickstart"}
-    there |= {"-o quickstart": f"-o {tmp_path}/quickstart"}
+    there |= {"-o quickstart": f"-o {tmp_path}/quickstart", "python3": sys.executable}
     for old, new in there.items():
-        peer_line, compile_line = peer_line.replace(old, new), compile_line.replace(old, new)
+        peer_line, run_line = peer_line.replace(old, new), run_line.replace(old, new)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -168,7 +170,7 @@ def test_the_commands_of_the_readmes_c_quickstart_work(lib, tmp_path):
     with subprocess.Popen(["sh", "-c", peer_line], cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as rank:
         try:
             assert rank.stdout.readline() == f"bound tcp://127.0.0.1:{port}\n"  # as one writes it, not [::ffff:127.0.0.1]
-            result = run("sh", "-ec", f"cd {ROOT}; {compile_line} tcp://127.0.0.1:{port}")
+            result = run("sh", "-ec", f"cd {ROOT}; {run_line} tcp://127.0.0.1:{port}")
             assert (result.returncode, result.stderr) == (0, "")
             assert re.fullmatch(rf"connection \d+ accepted message 1 for tcp://127.0.0.1:{port}\n", result.stdout)
         finally:
@@ -189,6 +191,54 @@ def test_the_readme_is_short_and_in_order():
     assert re.findall(r"^## (.*)$", readme, re.MULTILINE) == chapters
     guarantees = readme.split("## What it guarantees")[1].split("\n## ")[0]
     assert re.findall(r"^(\d+)\. ", guarantees, re.MULTILINE) == [str(n) for n in range(1, 11)]
+
+
+def table(document, row):
+    """The cells of the first row of a document's tables that begins with this text."""
+    line = next(line for line in text(document).splitlines() if line.startswith(f"| {row}"))
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_the_costs_of_the_readme_are_those_of_the_documents():
+    def measured(case):
+        """The sender's CPU of raw libzmq and of kvconn in ns; the ratios of it, of the process's and of the throughput."""
+        cells = table("docs/performance.md", case)
+        raw, kvconn = cells[5].split(" → ")
+        return raw, kvconn, *cells[6:8], cells[4]
+
+    raw, ours, _, process, _ = measured("64 B, 1 thread → 1 endpoint ")
+    small = f"{ours} ns of the sender's CPU per message (libzmq: {raw}); of the whole process {process} times libzmq's"
+    assert small in table("README.md", "64-byte messages")[1]
+    parts, ranks = (measured(case)[2] for case in ("12 × 43 B ", "10 × 200 B, 1 thread → 8 endpoints "))
+    assert table("README.md", "12 frames")[1].startswith(f"{parts}; {ranks} times ")
+    _, _, sender, _, throughput = measured("64 KiB ")
+    assert f"{sender} times its CPU of the sender, {throughput} times its throughput" in table("README.md", "large")[1]
+
+    connections, descriptors, _, _, idle = table("docs/limits.md", "3,000 ")[:5]
+    each = int(descriptors) // int(connections.replace(",", ""))
+    assert table("README.md", "descriptors |")[1].startswith(f"{each} per connection; ")
+    assert table("README.md", "idle CPU")[1].startswith(f"{idle} % of a core with {connections} connections")
+    memory = re.findall(r"Memory of an idle connection: ([\d.]+) KiB, .* ([\d.]+) KiB", text("docs/limits.md"))
+    kvconn, libzmq = (round(float(kib)) for kib in memory[0])
+    assert table("README.md", "memory")[1] == f"{kvconn} KiB per idle connection (libzmq alone: {libzmq})"
+    (ready,) = re.findall(r"About ([\d,]+) connections become READY with 20,000 descriptors", text("docs/limits.md"))
+    assert table("README.md", "descriptors |")[1].endswith(f"20,000 for about {ready}")
+
+
+def test_the_glossary_leads_to_what_is_there():
+    """Links are tested below; this is about what it says by name: chapters of the header, functions and options."""
+    glossary, header, options = text("docs/glossary.md"), text("include/kvconn.h"), text("docs/options.md")
+    chapters = set(re.findall(r"^(?:/| )\* == (.*?) =+$", header, re.MULTILINE))
+    named = set(re.findall(r'kvconn\.h\)[^|]*?"([^"]+)"', glossary))
+    assert len(named) > 5 and named <= chapters, named - chapters
+    names = set(re.findall(r"`([a-z][a-z_]+)(?:\([a-z_]*\))?`", glossary)) - {"getaddrinfo", "linger", "flush_ms"}
+    unknown = [name for name in names if f" {name}(" not in header and f"| `{name}` |" not in options]
+    assert len(names) > 20 and not unknown
+    words = glossary.lower()
+    for word in ("backpressure", "dns", "tls", "musl", "alpine", "reconnect", "linger", "graceful shutdown", "heartbeat"):
+        assert word in words
+    for word in ("high-water mark", "ipv6", "kubernetes"):
+        assert word in words
 
 
 def test_the_dependencies_document_names_what_is_used():

@@ -2,6 +2,8 @@
 
 use std::cmp::Reverse;
 use std::ffi::CString;
+use std::io;
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -14,6 +16,7 @@ use crate::log::{self, Level};
 use crate::net::endpoint::Target;
 use crate::net::route::Route;
 use crate::runtime::resolve::ResolveError;
+use crate::sys::descriptor;
 
 impl Watch {
     /// Watches and dials a new connection.
@@ -101,6 +104,26 @@ impl Watch {
                 self.follow(id, verdict);
             }
         }
+    }
+
+    /// A descriptor of our own for the dial attempt's TCP connection. `None` if it needs none, or is over. An error if no
+    /// descriptor is left.
+    pub(super) fn own_descriptor(&self, id: AttemptId) -> io::Result<Option<OwnedFd>> {
+        let wanted = |attempt: &&DialAttempt| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement());
+        let Some(fd) = self.attempts.get(&id).filter(wanted).and_then(|attempt| attempt.tcp) else { return Ok(None) };
+        // The number may mean another file by now; the caller checks that.
+        match descriptor::duplicate(fd) {
+            Err(e) if matches!(e.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => Err(e),
+            own => Ok(own.ok()),
+        }
+    }
+
+    /// Without a descriptor of our own nothing would be counted, and not every loss be seen: the dial has failed.
+    pub(super) fn handshake_in_vain(&mut self, id: AttemptId, error: &io::Error) {
+        let Some(DialAttempt { dial: Some(dial), closing: false, .. }) = self.attempts.get_mut(&id) else { return };
+        let text = format!("no descriptor is left to watch the connection: {error}; raise RLIMIT_NOFILE (ulimit -n)");
+        let verdict = dial.failed(Instant::now(), error.raw_os_error().unwrap_or(libc::EMFILE), &text);
+        self.follow(id, verdict);
     }
 
     pub(super) fn dial_due(&mut self, attempt: AttemptId, now: Instant) {

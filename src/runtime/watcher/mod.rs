@@ -26,7 +26,6 @@ use crate::ids::{AttemptId, ConnId};
 use crate::libzmq::{Context, Inbox};
 use crate::log::{self, Level};
 use crate::options::Key;
-use crate::sys::descriptor;
 use crate::sys::epoll::Epoll;
 use crate::sys::lock::Mutex;
 use crate::sys::thread::spawn_quiet;
@@ -361,7 +360,13 @@ impl Watch {
         }
         while let Some(event) = events.pop_front() {
             if event == MonitorEvent::Ready {
-                let tcp = self.own_descriptor(id);
+                let tcp = match self.own_descriptor(id) {
+                    Ok(tcp) => tcp,
+                    Err(e) => {
+                        self.handshake_in_vain(id, &e);
+                        continue;
+                    }
+                };
                 // libzmq reports DISCONNECTED before it closes the descriptor. So if it is not reported after we
                 // duplicated the descriptor, ours is the same connection, and not a later user of the number.
                 self.read_monitor(id, &mut events);
@@ -378,14 +383,6 @@ impl Watch {
         if let Some(attempt) = self.attempts.get(&id) {
             events.extend(std::iter::from_fn(|| attempt.monitor.next()));
         }
-    }
-
-    /// A descriptor of our own for the dial attempt's TCP connection.
-    fn own_descriptor(&self, id: AttemptId) -> Option<OwnedFd> {
-        let attempt = self.attempts.get(&id)?;
-        let fd = attempt.tcp.filter(|_| attempt.conn.as_ref().is_some_and(|conn| conn.values().acknowledgement()))?;
-        // The number may mean another file by now; the caller checks that.
-        descriptor::duplicate(fd).ok()
     }
 
     fn handshake_done(&mut self, id: AttemptId, tcp: Option<OwnedFd>) {

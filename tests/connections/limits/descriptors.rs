@@ -1,15 +1,19 @@
 //! Scenario 13: the process has no descriptor left, at every step at which one is needed.
 
 use std::fs::File;
-use std::net::Ipv4Addr;
+use std::io::{Read, Write};
+use std::net::{Ipv4Addr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use kvconn::connection::ConnectionState;
 use kvconn::error::{Error, Status};
+use kvconn::ids::ManagerId;
+use kvconn::process::Process;
 
-use crate::common::engine::{connection, refused, send, status_of, wait_ended, wait_waiting};
+use crate::common::engine::{after, connection, options, refused, send, status_of, wait_ended, wait_waiting};
 use crate::common::load::Stopwatch;
+use crate::common::raw_peer::{GREETING, READY};
 use crate::common::{
     Descriptors, Engine, OwnProcess, Peer, PeerOptions, WrongPeer, ms, names, open_descriptors, own_process, soak_time,
     wait_until,
@@ -164,6 +168,64 @@ fn a_name_is_not_half_connected_when_descriptors_are_short() {
         connection(conn).disconnect().unwrap();
         given_back(base);
     }
+}
+
+/// What `docs/limits.md` says to set. Without it some of these dials are admitted, and then fail with EMFILE.
+#[test]
+fn max_descriptors_leaves_room_for_the_rest_of_the_process() {
+    const NOFILE: usize = 256;
+    const FOR_KVCONN: usize = 32;
+    if OwnProcess::new(test_name!()).descriptors(NOFILE as u64).parent() {
+        return;
+    }
+    let peer = Peer::with(PeerOptions { endpoints: 70, ..PeerOptions::default() });
+    let rest: Vec<File> = (0..80).map(|_| File::open("/dev/null").expect("a descriptor")).collect();
+    let most = (NOFILE - open_descriptors().total() - FOR_KVCONN).to_string();
+    let process = Process::current().unwrap();
+    process.manager(ManagerId::NONE).unwrap().configure(&options(&[("max_descriptors", &most)])).unwrap();
+    let engine = Engine::new();
+    let dials: Vec<_> = peer.endpoints().iter().map(|endpoint| engine.connect(endpoint, Duration::ZERO)).collect();
+    let (admitted, refusals): (Vec<_>, Vec<_>) = dials.into_iter().partition(Result::is_ok);
+    assert!(admitted.len() > 30 && !refusals.is_empty(), "{} admitted, {} refused", admitted.len(), refusals.len());
+    for error in refusals.into_iter().filter_map(Result::err) {
+        assert!(error.status == Status::Limit && error.message.contains("max_descriptors"), "{error:?}");
+    }
+    for conn in admitted.into_iter().flatten() {
+        send(&connection(conn), &[b"x"], LIMIT).expect("an admitted dial becomes READY");
+    }
+    File::open("/dev/null").expect("the rest of the process can still open files");
+    drop(rest);
+}
+
+/// The last step that needs a descriptor. Without its own, kvconn cannot ask the kernel what is acknowledged.
+#[test]
+fn a_handshake_that_leaves_no_descriptor_is_a_failed_dial_and_no_connection_without_counts() {
+    if OwnProcess::new(test_name!()).descriptors(128).parent() {
+        return;
+    }
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let endpoint = format!("tcp://{}", listener.local_addr().expect("bound"));
+    let engine = Engine::with(&[("backoff_ms", "1"), ("backoff_max_ms", "1")]);
+    let accepts = |text: &str| {
+        let conn = engine.lazy(&endpoint);
+        let (mut stream, _) = listener.accept().expect(text);
+        // kvconn's greeting: its side is connected.
+        stream.read_exact(&mut [0; 10]).expect(text);
+        (conn, stream)
+    };
+    let (conn, mut stream) = accepts("no descriptor at the end");
+    let hog = Hog::leaving(0);
+    stream.write_all(&[&GREETING[..], READY].concat()).expect("the handshake");
+    let ended = wait_ended(&conn, LIMIT);
+    assert_eq!((ended.status, ended.os_errno), (Status::ConnectFailed, libc::EMFILE), "{}", ended.message);
+    assert!(ended.message.contains("RLIMIT_NOFILE"), "{}", ended.message);
+    drop(hog);
+    wait_until("the backoff is over", LIMIT, || engine.connect(&endpoint, Duration::ZERO).is_ok());
+    let (conn, mut stream) = accepts("after relief");
+    stream.write_all(&[&GREETING[..], READY].concat()).expect("the handshake");
+    wait_until("READY", LIMIT, || conn.info().state == ConnectionState::Ready);
+    send(&conn, &[b"x"], LIMIT).expect("sent");
+    conn.flush(0, after(LIMIT)).0.expect("it is counted");
 }
 
 /// The first address is silent; when the second's turn comes there is nothing to dial it with.
