@@ -12,11 +12,6 @@ impl Coarse {
         Coarse(read(libc::CLOCK_MONOTONIC_COARSE))
     }
 
-    /// So long before now.
-    pub(crate) fn ago(time: Duration) -> Coarse {
-        Coarse(Coarse::now().0.saturating_sub(time))
-    }
-
     /// The time since then, or up to 20 ms less. Never more.
     pub(crate) fn elapsed(self) -> Duration {
         read(libc::CLOCK_MONOTONIC).saturating_sub(self.0 + BEHIND)

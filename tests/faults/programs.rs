@@ -5,11 +5,15 @@ use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Compiles a program of this directory against the library that was built with this test.
 #[track_caller]
 pub fn compile(source: &str, test: &str) -> PathBuf {
-    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}", std::process::id()));
+    // Two tests of one process may use the same program at the same time.
+    static COMPILED: AtomicU32 = AtomicU32::new(0);
+    let number = COMPILED.fetch_add(1, Ordering::SeqCst);
+    let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("{test}-{}-{number}", std::process::id()));
     fs::create_dir_all(&directory).expect("a directory");
     let library = directory.join("libkvconn.so.0");
     let _ = fs::remove_file(&library);

@@ -214,8 +214,12 @@ impl ConnectionInner {
         }
         let ended_by = match (by_peer, update.info, self.account.tcp()) {
             (true, Some(info), Some(tcp)) => {
-                // With progress since the last check nothing was unanswered for longer than since the last answer.
-                let silent = if in_flight && !update.progress { unanswered } else { info.silent };
+                let silent = if in_flight && !update.progress {
+                    // The first check notes progress late.
+                    unanswered.max(info.silent.min(unanswered + self.first_check()))
+                } else {
+                    info.silent
+                };
                 let out_of_time = self.timeouts.can_be_over(in_flight, silent, info.round_trip);
                 if pending == 0 {
                     pending = tcp_info::take_error(tcp);

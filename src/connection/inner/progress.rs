@@ -3,7 +3,6 @@
 use std::time::{Duration, Instant};
 
 use super::ConnectionInner;
-use crate::connection::acknowledgement::account::Observation;
 use crate::connection::acknowledgement::tcp_info;
 use crate::connection::gate::Patience;
 use crate::connection::socket::PushSocket;
@@ -25,8 +24,9 @@ impl ConnectionInner {
         if self.state != State::Ready {
             return None;
         }
-        let update = self.account.refresh_at_rest();
-        self.note_observed(update);
+        if self.account.refresh_at_rest().progress {
+            self.note_progress();
+        }
         let in_flight =
             self.handing_over || self.queued() > 0 || self.full && !self.socket().is_some_and(PushSocket::writable);
         if !in_flight {
@@ -48,16 +48,6 @@ impl ConnectionInner {
         } else {
             due.clamp(Duration::from_millis(1), self.check_interval())
         })
-    }
-
-    /// Notes what a look has found.
-    fn note_observed(&mut self, update: Observation) {
-        if update.progress {
-            let before = self.progress;
-            self.note_progress();
-            // Something may be in flight whose patience counts from the last answer, and not from this look.
-            self.progress = before.max(Coarse::ago(update.info.map_or(Duration::ZERO, |info| info.silent)));
-        }
     }
 
     /// Nothing is in flight. Whether [`settle`](Self::settle) must follow after [`SETTLE`].
@@ -87,8 +77,7 @@ impl ConnectionInner {
     pub(crate) fn idle(&mut self) -> Option<Duration> {
         if self.progress_watched && self.may_be_idle() {
             // Everything may be acknowledged since the watcher's last look.
-            let update = self.account.refresh();
-            self.note_observed(update);
+            self.refresh();
         }
         let idle = self.may_be_idle() && self.queued() == 0 && !self.full;
         idle.then(|| self.progress.elapsed())
@@ -119,15 +108,10 @@ impl ConnectionInner {
     }
 
     /// When progress is checked for the first time after something was sent on an idle connection. A message now and then
-    /// is acknowledged by then, and so are those that followed soon: one check is enough for all of them. Where the
-    /// kernel does not tell when the peer answered, this check tells it.
-    fn first_check(&self) -> Duration {
-        let interval = self.check_interval();
-        if self.account.tcp().is_some() {
-            (self.stall_time / 4).min(Duration::from_millis(250)).max(interval)
-        } else {
-            interval
-        }
+    /// is acknowledged by then, and so are those that followed soon: one check is enough for all of them. It finds progress
+    /// at most so late.
+    pub(super) fn first_check(&self) -> Duration {
+        (self.stall_time / 4).min(Duration::from_millis(250)).max(self.check_interval())
     }
 
     /// How long nothing has moved.
