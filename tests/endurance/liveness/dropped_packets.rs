@@ -140,7 +140,11 @@ fn a_peer_that_stops_answering_before_the_first_look_stalls_in_time() {
     let conn = engine.ready(peer.endpoint());
     let watch = Stopwatch::start();
     send(&conn, &[b"answered"], LONG).expect("a healthy peer");
-    peer.wait_received(1, LONG);
+    // Asking kvconn would be a look. The SYN, the greeting, READY, and the message with its header.
+    let all = 1 + 64 + 28 + 2 + 8;
+    let view = TcpView::of(peer.endpoint());
+    wait_until("the peer's kernel has acknowledged it", LONG, || view.acked() == all);
+    drop(view);
     network.cut();
     watch.at_most(ms(240), "cutting the network");
     send(&conn, &[b"not answered"], LONG).expect("there is room");
