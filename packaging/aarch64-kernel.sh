@@ -2,7 +2,7 @@
 # aarch64-kernel.sh BUILT WORK: runs the C tests and the Python tests in an emulated aarch64 machine with a kernel of its own.
 #
 # qemu-user passes system calls on and cuts TCP_INFO, so nothing is known to be acknowledged there. Here everything is.
-# BUILT has release/libkvconn.so, tests_c/ and examples_c/ for aarch64. The machine has Debian's kernel and Python, and
+# BUILT has release/libkvconn.so, release/kvconn-peer, tests_c/ and examples_c/ for aarch64. The machine has Debian's kernel and Python, and
 # everything in its memory; it has no network but its loopback, and no disk.
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -44,8 +44,8 @@ rm -rf "$root/kvconn"
 mkdir -p "$root/kvconn/target/release"
 cp -r examples_c examples_python include python tests docs README.md "$root/kvconn/"
 cp -r "$built/tests_c" "$built/examples_c" "$root/kvconn/target/"
-cp "$built/release/libkvconn.so" "$root/kvconn/target/release/"
-aarch64-linux-gnu-strip "$root/kvconn/target/release/libkvconn.so"
+cp "$built/release/libkvconn.so" "$built/release/kvconn-peer" "$root/kvconn/target/release/"
+aarch64-linux-gnu-strip "$root/kvconn/target/release/libkvconn.so" "$root/kvconn/target/release/kvconn-peer"
 ln -s libkvconn.so "$root/kvconn/target/release/libkvconn.so.0"
 cat >"$root/check" <<'CHECK'
 #!/bin/sh

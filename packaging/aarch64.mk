@@ -26,10 +26,13 @@ ARM_PYTEST   := $(patsubst %,'tests/python/test_examples.py::test_%', \
                 an_embedding_for_nobody_is_not_accepted) tests/python/test_failover.py
 
 ##@ Other machines
-.PHONY: lib-aarch64 check-aarch64 check-aarch64-all check-aarch64-kernel check-aarch64-kernel-all
+.PHONY: lib-aarch64 peer-aarch64 check-aarch64 check-aarch64-all check-aarch64-kernel check-aarch64-kernel-all
 lib-aarch64: | tools ## the release library for aarch64, by Debian's cross compiler: target/aarch64-unknown-linux-gnu/release
 	$(ARM_CARGO) build --release --lib --target $(ARM_TRIPLE)
 	@ln -sf libkvconn.so $(ARM_SONAME)
+
+peer-aarch64: lib-aarch64
+	$(ARM_CARGO) build --release --package kvconn-peer --target $(ARM_TRIPLE)
 
 check-aarch64: ## aarch64: the library, the archive, C tests and C examples, run under qemu-user
 	@packaging/aarch64-tools.sh $(ARM_GNU)-gcc $(ARM_GNU)-g++ $(ARM_QEMU) || exit 0; \
@@ -49,7 +52,7 @@ check-aarch64-kernel: ## the same with everything that needs the kernel's counts
 	@packaging/aarch64-tools.sh $(ARM_GNU)-gcc $(ARM_GNU)-g++ qemu-system-aarch64 debootstrap cpio dpkg-deb || exit 0; \
 	$(MAKE) --no-print-directory check-aarch64-kernel-all
 
-check-aarch64-kernel-all: venv $(ARM_C_TESTS) $(ARM_EXAMPLES)
+check-aarch64-kernel-all: venv peer-aarch64 $(ARM_C_TESTS) $(ARM_EXAMPLES)
 	packaging/aarch64-kernel.sh $(ARM) $(ARM)/machine
 
 $(ARM_SONAME): lib-aarch64
