@@ -2,8 +2,8 @@
 # aarch64-kernel.sh BUILT WORK: runs the C tests and the Python tests in an emulated aarch64 machine with a kernel of its own.
 #
 # qemu-user passes system calls on and cuts TCP_INFO, so nothing is known to be acknowledged there. Here everything is.
-# BUILT has release/libkvconn.so, release/kvconn-peer, tests_c/ and examples_c/ for aarch64. The machine has Debian's kernel and Python, and
-# everything in its memory; it has no network but its loopback, and no disk.
+# BUILT has release/libkvconn.so, release/kvconn-peer, tests_c/ and examples_c/ for aarch64. The machine has Debian's kernel and
+# Python, and everything in its memory; it has no network but its loopback, and no disk.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 built=$1 work=$2
