@@ -33,7 +33,7 @@ impl Drop for Lease {
 
 /// The size of the kernel's table of descriptors that is asked for at first.
 const FIRST_TABLE: usize = 256;
-/// So many numbers below the limit are left to others while the table grows.
+/// Descriptors below the limit that are left to the rest of the process while the table grows.
 const LEFT_TO_OTHERS: usize = 64;
 
 /// Free descriptors required beyond those needed, for what other threads of the process open in the meantime.

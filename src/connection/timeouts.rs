@@ -50,10 +50,29 @@ impl PeerTimeouts {
     }
 }
 
+/// How long data in flight may have been unanswered. Progress was noted so long ago, but up to `late` after it was made. The
+/// peer has been silent for a time that may include an idle one.
+pub(super) fn longest_unanswered(noted: Duration, silent: Duration, late: Duration) -> Duration {
+    noted.max(silent.min(noted + late))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::options::Options;
+
+    #[test]
+    fn progress_that_was_noted_late_counts_from_the_peers_last_answer() {
+        let ms = Duration::from_millis;
+        let cases = [
+            ("the network was cut", 1770, 2010, 2010),
+            ("idle for a minute, then a message that a restarted host refused", 1, 60_000, 251),
+            ("the peer answers that it has no room", 1770, 90, 1770),
+        ];
+        for (what, noted, silent, expected) in cases {
+            assert_eq!(longest_unanswered(ms(noted), ms(silent), ms(250)), ms(expected), "{what}");
+        }
+    }
 
     fn timeouts(settings: &[(&str, &str)]) -> PeerTimeouts {
         let mut options = Options::default();

@@ -15,7 +15,7 @@ use super::end::{End, Finished};
 use super::socket::PushSocket;
 use super::socket_watcher::SocketWatcher;
 use super::state::{EndReason, State, Transition};
-use super::timeouts::PeerTimeouts;
+use super::timeouts::{PeerTimeouts, longest_unanswered};
 use crate::budget::bytes::Reservation;
 use crate::connection::acknowledgement::tcp_info;
 use crate::delivery::{Delivery, EndedBy};
@@ -215,8 +215,7 @@ impl ConnectionInner {
         let ended_by = match (by_peer, update.info, self.account.tcp()) {
             (true, Some(info), Some(tcp)) => {
                 let silent = if in_flight && !update.progress {
-                    // The first check notes progress late.
-                    unanswered.max(info.silent.min(unanswered + self.first_check()))
+                    longest_unanswered(unanswered, info.silent, self.first_check())
                 } else {
                     info.silent
                 };

@@ -108,8 +108,8 @@ impl ConnectionInner {
     }
 
     /// When progress is checked for the first time after something was sent on an idle connection. A message now and then
-    /// is acknowledged by then, and so are those that followed soon: one check is enough for all of them. It finds progress
-    /// at most so late.
+    /// is acknowledged by then, and so are those that followed soon: one check is enough for all of them. Progress is noted
+    /// late by this time at most.
     pub(super) fn first_check(&self) -> Duration {
         (self.stall_time / 4).min(Duration::from_millis(250)).max(self.check_interval())
     }

@@ -118,8 +118,9 @@ impl Watch {
         }
     }
 
-    /// Without a descriptor of our own nothing would be counted, and not every loss be seen: the dial has failed.
-    pub(super) fn handshake_in_vain(&mut self, id: AttemptId, error: &io::Error) {
+    /// Fails a dial after its handshake. kvconn needs a descriptor of its own to count what is acknowledged, and to notice every
+    /// loss.
+    pub(super) fn fail_without_descriptor(&mut self, id: AttemptId, error: &io::Error) {
         let Some(DialAttempt { dial: Some(dial), closing: false, .. }) = self.attempts.get_mut(&id) else { return };
         let text = format!("no descriptor is left to watch the connection: {error}; raise RLIMIT_NOFILE (ulimit -n)");
         let verdict = dial.failed(Instant::now(), error.raw_os_error().unwrap_or(libc::EMFILE), &text);

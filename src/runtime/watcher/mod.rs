@@ -363,7 +363,7 @@ impl Watch {
                 let tcp = match self.own_descriptor(id) {
                     Ok(tcp) => tcp,
                     Err(e) => {
-                        self.handshake_in_vain(id, &e);
+                        self.fail_without_descriptor(id, &e);
                         continue;
                     }
                 };

@@ -129,8 +129,8 @@ fn data_in_flight_behind_dropped_packets_ends_the_connection_after_the_user_time
     assert_eq!(peer.received().messages, 10);
 }
 
-/// The watcher's first look at a busy connection comes after 250 ms, and finds what the peer answered before. Patience counts
-/// from there: whatever was sent in between had it in full.
+/// The watcher's first look at a busy connection comes after 250 ms, and finds what the peer answered before. `stall_ms`
+/// counts from there, so that a message sent in between is not called stalled early.
 #[test]
 fn a_peer_that_stops_answering_before_the_first_look_stalls_in_time() {
     skip_unless!(Namespace::available());
