@@ -25,8 +25,13 @@ pub(crate) fn above_standard(fd: OwnedFd) -> io::Result<OwnedFd> {
 
 /// A duplicate of any descriptor number.
 pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
+    duplicate_from(fd, LOWEST)
+}
+
+/// The same, with the first free number from `lowest` on.
+fn duplicate_from(fd: RawFd, lowest: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: takes no pointers; it fails if the number is no open descriptor.
-    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, LOWEST) } {
+    match unsafe { libc::fcntl(fd, libc::F_DUPFD_CLOEXEC, lowest) } {
         -1 => Err(io::Error::last_os_error()),
         // SAFETY: just made, owned by nobody else.
         own => Ok(unsafe { OwnedFd::from_raw_fd(own) }),
@@ -37,8 +42,7 @@ pub(crate) fn duplicate(fd: RawFd) -> io::Result<OwnedFd> {
 pub(crate) fn make_room(number: RawFd) {
     // SAFETY: takes no pointers.
     if let Ok(any) = own(unsafe { libc::eventfd(0, libc::EFD_CLOEXEC) }) {
-        // SAFETY: takes no pointers; `any` is open.
-        drop(own(unsafe { libc::fcntl(any.as_raw_fd(), libc::F_DUPFD_CLOEXEC, number) }));
+        drop(duplicate_from(any.as_raw_fd(), number));
     }
 }
 

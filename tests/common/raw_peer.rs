@@ -215,12 +215,9 @@ struct Visitor {
 
 impl Visitor {
     fn greet(mut stream: TcpStream) -> Visitor {
-        let mut greeting = [0; 64];
-        greeting[0] = 0xff;
-        greeting[9..12].copy_from_slice(&[0x7f, 3, 0]);
-        greeting[12..16].copy_from_slice(b"NULL");
-        let ready = b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL";
-        stream.write_all(&greeting).and_then(|()| stream.write_all(ready)).ok();
+        let mut greeting = GREETING;
+        greeting[11] = 0; // ZMTP 3.0
+        stream.write_all(&greeting).and_then(|()| stream.write_all(READY)).ok();
         stream.set_nonblocking(true).expect("non-blocking");
         Visitor { stream, greeting: 64, header: Vec::new(), frame: None, number: Vec::new(), numbered: false, last: 0 }
     }

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use crate::common::engine::{Engine, after, send};
+use crate::common::raw_peer::{GREETING, READY};
 use crate::common::{Namespace, Peer, PeerOptions, ms};
 use crate::skip_unless;
 use kvconn::connection::{Connection, ConnectionState};
@@ -24,13 +25,8 @@ impl RawPull {
     fn accept(listener: &TcpListener) -> RawPull {
         let (mut stream, _) = listener.accept().expect("a visitor");
         stream.set_read_timeout(Some(LONG)).expect("a timeout");
-        let mut greeting = [0; 64];
-        greeting[0] = 0xff;
-        greeting[9] = 0x7f;
-        greeting[10..12].copy_from_slice(&[3, 1]);
-        greeting[12..16].copy_from_slice(b"NULL");
-        stream.write_all(&greeting).expect("our greeting");
-        stream.write_all(b"\x04\x1a\x05READY\x0bSocket-Type\x00\x00\x00\x04PULL").expect("our READY");
+        stream.write_all(&GREETING).expect("our greeting");
+        stream.write_all(READY).expect("our READY");
         // The visitor's greeting and READY.
         stream.read_exact(&mut [0; 64 + 28]).expect("the visitor's handshake");
         RawPull { stream }
