@@ -53,9 +53,12 @@ const HOT: &[&str] = &[
     "io_thread.cpp",
 ];
 
-/// With this variable, libzmq is compiled like everybody else's: each file for itself, with all functions visible. The
-/// benchmark compares kvconn with that one.
+/// With this variable, libzmq is like everybody else's: each file is compiled for itself, without the patches that only
+/// make it faster. The benchmark compares kvconn with that one.
 const PLAIN: &str = "KVCONN_PLAIN_LIBZMQ";
+
+/// How the names of those patches begin.
+const FASTER: &str = "004";
 
 /// How libzmq is built: draft options for ZMQ_OUT_BATCH_SIZE, CURVE by libsodium.
 const CONFIGURATION: &[(&str, &str)] = &[
@@ -188,8 +191,13 @@ fn files(directory: &Path) -> Vec<PathBuf> {
 /// Applies every patch, or ends the build.
 fn apply_patches(patches: &Path, source: &Path) {
     println!("cargo:rerun-if-changed={}", patches.display());
+    println!("cargo:rerun-if-env-changed={PLAIN}");
+    let is_plain = env::var_os(PLAIN).is_some();
     for patch in files(patches).iter().filter(|file| file.extension().is_some_and(|e| e == "patch")) {
         let name = patch.display();
+        if is_plain && patch.file_name().is_some_and(|file| file.to_string_lossy().starts_with(FASTER)) {
+            continue;
+        }
         let text = fs::read_to_string(patch).unwrap_or_else(|e| panic!("{name}: {e}"));
         let mut changed = 0;
         for part in PatchSet::parse(&text, ParseOptions::unidiff()) {
@@ -212,7 +220,6 @@ fn apply_patches(patches: &Path, source: &Path) {
 fn compile(source: &Path, out: &Path, sodium: &Path) {
     // libzmq includes it. What it would hold is defined on the command line.
     fs::write(out.join("platform.hpp"), "").expect("the build directory can be written");
-    println!("cargo:rerun-if-env-changed={PLAIN}");
     let hot = if env::var_os(PLAIN).is_some() { &[] } else { HOT };
     let mut code = files(&source.join("src"));
     code.retain(|file| {
@@ -225,14 +232,14 @@ fn compile(source: &Path, out: &Path, sodium: &Path) {
         .includes([source.join("include"), source.join("src"), source.join("external/sha1"), out.to_owned()])
         .include(sodium)
         // No symbol that the loader makes one of in the whole process: the static archive could not hide it.
-        .flag_if_supported("-fno-gnu-unique");
+        .flag_if_supported("-fno-gnu-unique")
+        // As libzmq's own build does. A function that another library could replace is not inlined.
+        .flag_if_supported("-fvisibility=hidden");
     if !hot.is_empty() {
         let file = out.join("hot.cpp");
         let all: String = hot.iter().map(|name| format!("#include \"{name}\"\n")).collect();
         fs::write(&file, all).expect("the build directory can be written");
         code.push(file);
-        // A function that another library could replace is not inlined.
-        build.flag_if_supported("-fvisibility=hidden");
     }
     map_paths(&mut build, out);
     for (name, value) in CONFIGURATION.iter().chain(LINUX) {

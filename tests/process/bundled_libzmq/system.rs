@@ -38,6 +38,19 @@ pub fn descriptor_option(fd: RawFd, level: c_int, option: c_int) -> c_int {
     value
 }
 
+pub fn is_readable(fd: RawFd) -> bool {
+    let mut poll = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+    // SAFETY: `poll` is one entry.
+    unsafe { libc::poll(&mut poll, 1, 0) == 1 }
+}
+
+/// Adds 1 to an eventfd.
+pub fn signal(fd: RawFd) {
+    // SAFETY: the number has as many bytes as are counted.
+    let written = unsafe { libc::write(fd, 1_u64.to_ne_bytes().as_ptr().cast(), size_of::<u64>()) };
+    assert_eq!(written, size_of::<u64>().cast_signed());
+}
+
 pub fn peer_port(fd: RawFd) -> u16 {
     // SAFETY: all-zero bytes are a valid sockaddr_in.
     let mut address: libc::sockaddr_in = unsafe { mem::zeroed() };
