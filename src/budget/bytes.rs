@@ -44,10 +44,9 @@ impl ByteBudget {
 }
 
 impl Reservation {
-    /// Whether so many bytes are reserved already.
-    #[inline(always)]
-    pub(crate) fn covers(&self, bytes: u64) -> bool {
-        bytes <= self.taken
+    /// How many bytes are reserved.
+    pub(crate) fn taken(&self) -> u64 {
+        self.taken
     }
 
     /// Grows to `bytes`. Returns false, and reserves nothing, if that is more than the budget has.

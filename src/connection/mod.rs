@@ -37,6 +37,7 @@ pub(crate) use end::{Aftermath, End, Finished};
 use gate::{Access, Channel, Gate, Patience, Wakeups};
 pub use info::{ConnectionInfo, ConnectionState};
 use inner::ConnectionInner;
+pub(crate) use inner::Draining;
 pub(crate) use inner::progress::SETTLE;
 use owner::Owner;
 use registry::Registry;
@@ -65,6 +66,10 @@ pub struct Connection {
 
 /// The lock of one connection at a time. It outlives the connection.
 pub(crate) type ConnectionGate = Gate<ConnectionInner>;
+
+// What every message needs of a connection is in two cache lines.
+#[cfg(not(loom))]
+const _: () = assert!(ConnectionGate::CHANNEL + ConnectionInner::EVERY_MESSAGE <= 2 * slots::LINE);
 
 impl Connection {
     pub(crate) fn new(
@@ -338,9 +343,9 @@ impl Connection {
     }
 
     /// Stops accepting messages. The returned threads must be woken after the locks are released.
-    pub(crate) fn drain(&self, status: Status, text: &'static str) -> Wakeups {
+    pub(crate) fn drain(&self, why: Draining) -> Wakeups {
         let mut inner = self.gate.lock();
-        inner.drain(status, text);
+        inner.drain(why);
         inner.refuse()
     }
 

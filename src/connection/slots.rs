@@ -5,6 +5,7 @@
 //! again: a reader that was overtaken reads a value that belongs to another id by now. So **it must check the id under
 //! the value's own lock**.
 
+use std::mem::MaybeUninit;
 use std::ops::Deref;
 use std::ptr::{self, NonNull};
 use std::sync::Arc;
@@ -15,6 +16,8 @@ use crate::sys::lock::Mutex;
 
 /// The size of the first table. Each later one is twice as large.
 const FIRST_SIZE: usize = 1024;
+/// The size of a cache line.
+pub(super) const LINE: usize = 64;
 
 /// The places of the live ids.
 pub(crate) struct Slots<T> {
@@ -40,10 +43,44 @@ struct Contents<T> {
     /// All tables so far. A reader may still use an old one, so none is freed. They take twice the last one's memory.
     tables: Vec<NonNull<Table<T>>>,
     /// All values, and those that no slot has.
-    values: Vec<NonNull<T>>,
+    values: Vec<OnALine<T>>,
     free: Vec<NonNull<T>>,
     /// How many places are taken: at most half of them.
     taken: usize,
+}
+
+/// A value at the start of a cache line. Its type asks for no alignment: the standard library would ask for memory with
+/// `posix_memalign`, and end the process if there is none.
+struct OnALine<T> {
+    value: NonNull<T>,
+    /// The memory around it, of a box.
+    memory: NonNull<[MaybeUninit<u64>]>,
+}
+
+impl<T: Default> OnALine<T> {
+    fn new() -> OnALine<T> {
+        const { assert!(align_of::<T>() <= align_of::<u64>()) };
+        // Both pointers come from this one, as Rust's aliasing rules ask.
+        let memory =
+            NonNull::from(Box::leak(Box::new_uninit_slice((size_of::<T>() + LINE).div_ceil(size_of::<u64>()))));
+        let start = memory.cast::<u8>();
+        let skipped = start.addr().get().next_multiple_of(LINE) - start.addr().get();
+        // SAFETY: less than a line is skipped, and the memory is larger than the value by one.
+        let value = unsafe { start.add(skipped) }.cast::<T>();
+        // SAFETY: it has room for a value, and a line's alignment.
+        unsafe { value.write(T::default()) };
+        OnALine { value, memory }
+    }
+}
+
+impl<T> Drop for OnALine<T> {
+    fn drop(&mut self) {
+        // SAFETY: `new` has written the value, and leaked the box.
+        unsafe {
+            self.value.drop_in_place();
+            drop(Box::from_raw(self.memory.as_ptr()));
+        }
+    }
 }
 
 // SAFETY: it owns the tables and values behind its pointers. It moves them between threads (Send) and hands out shared
@@ -102,11 +139,12 @@ impl<T: Default> Slots<T> {
             self.grow(&mut contents);
         }
         let value = contents.free.pop().unwrap_or_else(|| {
-            let value = NonNull::from(Box::leak(Box::new(T::default())));
-            contents.values.push(value);
+            let fresh = OnALine::new();
+            let value = fresh.value;
+            contents.values.push(fresh);
             value
         });
-        // Half of the places are free, and ids go through them in order.
+        // Half of the places are free, and ids go through them in order: one is found.
         let id = std::iter::repeat_with(ConnId::fresh).find(|id| self.table().is_free(*id)).unwrap_or_default();
         self.table().put(id, value);
         contents.taken += 1;
@@ -151,11 +189,8 @@ impl<T> Slots<T> {
 impl<T> Drop for Slots<T> {
     fn drop(&mut self) {
         let contents = self.contents.lock();
-        // SAFETY: each was leaked from a box once. No slot refers to them: it would keep `self` alive.
-        unsafe {
-            contents.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr())));
-            contents.values.iter().for_each(|value| drop(Box::from_raw(value.as_ptr())));
-        }
+        // SAFETY: each was leaked from a box once.
+        unsafe { contents.tables.iter().for_each(|table| drop(Box::from_raw(table.as_ptr()))) };
     }
 }
 

@@ -59,7 +59,6 @@ impl fmt::Display for TcpOptions {
 /// The sending half of a dial attempt, guarded by its connection's lock.
 pub(crate) struct PushSocket {
     socket: Socket,
-    fd: RawFd,
 }
 
 /// The monitor of a dial attempt, owned by the watcher.
@@ -118,9 +117,8 @@ pub(crate) fn open_attempt(
     let make = || -> io::Result<(PushSocket, Monitor)> {
         let socket = context.socket(zmq_sys::ZMQ_PUSH)?;
         set_options(&socket, values)?;
-        let fd = socket.fd()?;
         let events = socket.monitor(inbox, id.0, EVENTS)?;
-        Ok((PushSocket { socket, fd }, Monitor { events, _lease: lease }))
+        Ok((PushSocket { socket }, Monitor { events, _lease: lease }))
     };
     let (push, monitor) = make().map_err(|e| {
         let text = libzmq::error_text(&e);
@@ -145,7 +143,7 @@ fn set_options(socket: &Socket, values: &Values) -> io::Result<()> {
     socket.set_tcp_maxrt(int(values, Key::UserTimeoutMs))?;
     socket.set_out_batch(OUT_BATCH)?;
     // An error leaves no socket: a caller that asks for CURVE never gets a plain connection.
-    set_common_options(socket.zmq(), values).map_err(io_error)
+    set_common_options(&socket.zmq(), values).map_err(io_error)
 }
 
 fn set_common_options(socket: &zmq::Socket, values: &Values) -> zmq::Result<()> {
@@ -189,9 +187,10 @@ impl PushSocket {
         self.socket.connect(address)
     }
 
-    /// The descriptor that signals a change.
+    /// The descriptor that signals a change. -1, which poll ignores, if libzmq does not tell: it does for every live
+    /// socket.
     pub(crate) fn fd(&self) -> RawFd {
-        self.fd
+        self.socket.fd().unwrap_or(-1)
     }
 
     /// Processes libzmq's commands and returns whether there is room.
@@ -237,7 +236,7 @@ impl PushSocket {
     #[inline(never)]
     fn not_sent(&self, error: &io::Error, place: usize) -> Option<Sent> {
         match error.raw_os_error() {
-            // libzmq may not have read its commands for a millisecond. This makes it read them.
+            // There may be room since libzmq has looked.
             Some(libc::EAGAIN) if place == 0 => (!self.socket.writable()).then_some(Sent::Full),
             Some(libc::ENOMEM) if place == 0 => Some(Sent::NoMemory),
             // Within a message there is always room, unless the pipe is dead. libzmq would now silently drop the frames

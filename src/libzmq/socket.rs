@@ -2,6 +2,8 @@
 
 use std::ffi::{CStr, c_int, c_void};
 use std::io;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
 use std::os::fd::RawFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
@@ -30,12 +32,7 @@ unsafe extern "C" {
 /// One libzmq socket; closed when dropped, lingering as its option says.
 ///
 /// It may move between threads, but two threads must never use one at the same time: it is not `Sync`.
-pub(crate) struct Socket {
-    /// Owns the socket, and refers to no context: dropping it terminates nothing.
-    zmq: zmq::Socket,
-    /// The same socket; `zmq` gives its pointer only to `&mut self`.
-    raw: NonNull<c_void>,
-}
+pub(crate) struct Socket(NonNull<c_void>);
 
 // SAFETY: libzmq allows a socket to move between threads with a full memory barrier, which whatever moves it
 // (a lock, a channel) gives.
@@ -47,20 +44,20 @@ impl Socket {
     /// # Safety
     /// It is a live socket that nothing else refers to.
     pub(super) unsafe fn new(raw: NonNull<c_void>) -> Socket {
-        // SAFETY: the caller's promise. `from_raw` asks for a pointer of `into_raw`, which is what zmq_socket returned.
-        Socket { zmq: unsafe { zmq::Socket::from_raw(raw.as_ptr()) }, raw }
+        Socket(raw)
     }
 
     /// The safe binding's view, for its options.
-    pub(crate) fn zmq(&self) -> &zmq::Socket {
-        &self.zmq
+    pub(crate) fn zmq(&self) -> impl Deref<Target = zmq::Socket> {
+        // SAFETY: `from_raw` asks for a pointer of `into_raw`, which is what zmq_socket returned. The view does not close
+        // the socket.
+        ManuallyDrop::new(unsafe { zmq::Socket::from_raw(self.0.as_ptr()) })
     }
 
     fn set_raw(&self, option: u32, value: &[u8]) -> io::Result<()> {
         // SAFETY: value and length describe the same live memory; `self` is a live socket.
-        let set = || unsafe {
-            zmq_sys::zmq_setsockopt(self.raw.as_ptr(), option as c_int, value.as_ptr().cast(), value.len())
-        };
+        let set =
+            || unsafe { zmq_sys::zmq_setsockopt(self.0.as_ptr(), option as c_int, value.as_ptr().cast(), value.len()) };
         retry(|| check(set()))
     }
 
@@ -81,19 +78,19 @@ impl Socket {
 
     /// The descriptor that turns readable when a command waits for the socket (edge-like: read the events then).
     pub(crate) fn fd(&self) -> io::Result<RawFd> {
-        retry(|| self.zmq.get_fd().map_err(io_error))
+        retry(|| self.zmq().get_fd().map_err(io_error))
     }
 
     /// Processes waiting commands and tells whether a message would be accepted now.
     pub(crate) fn writable(&self) -> bool {
-        let events = retry(|| self.zmq.get_events().map_err(io_error));
+        let events = retry(|| self.zmq().get_events().map_err(io_error));
         events.is_ok_and(|events| events.contains(zmq::POLLOUT))
     }
 
     /// Starts to connect; the outcome comes through the monitor.
     pub(crate) fn connect(&self, address: &CStr) -> io::Result<()> {
         // SAFETY: both live for the call.
-        retry(|| check(unsafe { zmq_sys::zmq_connect(self.raw.as_ptr(), address.as_ptr()) }))
+        retry(|| check(unsafe { zmq_sys::zmq_connect(self.0.as_ptr(), address.as_ptr()) }))
     }
 
     /// Has its events (a mask) reported. The inbox gives `name` when there are some.
@@ -101,7 +98,7 @@ impl Socket {
         let monitor = EventReader::new(inbox, name);
         let hint = monitor.hint();
         // SAFETY: the socket is live. libzmq calls as `report` requires: see the patch.
-        let set = check(unsafe { zmq_socket_monitor_call(self.raw.as_ptr(), report, hint, events as c_int) });
+        let set = check(unsafe { zmq_socket_monitor_call(self.0.as_ptr(), report, hint, events as c_int) });
         if let Err(e) = set {
             // SAFETY: libzmq did not take it.
             unsafe { drop_hint(hint) };
@@ -117,9 +114,8 @@ impl Socket {
         loop {
             // SAFETY: both live for the call, and a frame is a zmq_msg_t. libzmq takes the content of a frame and leaves an
             // empty message.
-            let taken = unsafe {
-                zmq_msgs_send(frames.as_mut_ptr().cast(), frames.len(), self.raw.as_ptr(), c_int::from(more))
-            };
+            let taken =
+                unsafe { zmq_msgs_send(frames.as_mut_ptr().cast(), frames.len(), self.0.as_ptr(), c_int::from(more)) };
             if taken == frames.len() {
                 return Ok(());
             }
@@ -129,5 +125,12 @@ impl Socket {
                 return Err((frames.len() - taken, e));
             }
         }
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // SAFETY: as in `zmq`. It refers to no context: dropping it closes the socket and terminates nothing.
+        drop(unsafe { zmq::Socket::from_raw(self.0.as_ptr()) });
     }
 }

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 use crate::connection::acknowledgement::release_tracker::ReleaseQueue;
 use crate::connection::gate::Wakeups;
 use crate::connection::owner::Owner;
-use crate::connection::{Aftermath, Connection, End, EndReason, Finished, Transition};
+use crate::connection::{Aftermath, Connection, Draining, End, EndReason, Finished, Transition};
 use crate::delivery::Delivery;
 use crate::error::{Error, Result, Status};
 use crate::events::{Event, EventKind, Events};
@@ -265,7 +265,7 @@ impl Manager {
     pub fn disconnect_all(&self, flush: Timeout) -> Result<()> {
         let flush = flush.or(self.send_timeout());
         let deadline = Instant::now() + flush;
-        let conns = self.drain(self.open_sets()?, Status::Disconnected, "being flushed by kvconn_disconnect_all");
+        let conns = self.drain(self.open_sets()?, Draining::Disconnecting);
         let text = "disconnected by kvconn_disconnect_all";
         let closed = self.close_drained(&conns, Transition::Disconnect, text, deadline);
         // A caller that does not wait did not ask for delivery, so unsent messages are no error.
@@ -277,7 +277,7 @@ impl Manager {
         let mut sets = self.sets.lock();
         sets.closed = Some(Status::Shutdown);
         self.reported.notify_all();
-        let conns = self.drain(sets, Status::Shutdown, "kvconn_shutdown was called");
+        let conns = self.drain(sets, Draining::ShuttingDown);
         self.events.close();
         conns
     }
@@ -291,9 +291,9 @@ impl Manager {
     }
 
     /// Fences every endpoint, forgets the nodes, and stops the connections from accepting messages.
-    fn drain(&self, mut sets: MutexGuard<'_, Sets>, status: Status, text: &'static str) -> Vec<Arc<Connection>> {
+    fn drain(&self, mut sets: MutexGuard<'_, Sets>, why: Draining) -> Vec<Arc<Connection>> {
         let conns: Vec<_> = sets.cache.iter().filter_map(|(_, entry)| entry.current().cloned()).collect();
-        let woken: Vec<_> = conns.iter().map(|conn| conn.drain(status, text)).collect();
+        let woken: Vec<_> = conns.iter().map(|conn| conn.drain(why)).collect();
         let remains = self.forget(&mut sets);
         drop(sets);
         drop(remains);

@@ -5,6 +5,7 @@
 //! progress.
 
 use std::io;
+use std::mem::offset_of;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
@@ -27,22 +28,20 @@ const GREETING: u64 = 64;
 pub(in crate::connection) struct Account {
     /// The last message accepted.
     accepted: u64,
-    /// How many bytes may be in flight, and what is reserved for them of the process's budget.
-    max_queued: u64,
-    reservation: Reservation,
+    /// How many bytes may be in flight without asking anybody: those of `reservation`, and at most `max_queued`.
+    granted: u64,
+    /// The connection's own TCP descriptor for asking the kernel. `None` where acknowledgements are unknown, and once the
+    /// connection has ended. Then the ledger means nothing.
+    tcp: Option<OwnedFd>,
     mechanism: Mechanism,
-    /// `None` where acknowledgements are unknown, and once the connection has ended.
-    kernel: Option<KernelAccount>,
+    ledger: Ledger,
+    /// How many bytes may be in flight.
+    max_queued: u64,
+    /// What is reserved for them of the process's budget.
+    reservation: Reservation,
     freed: FreedBytes,
     /// Bytes of a long message that is being handed over. They are reserved, and not accepted yet.
     handed_over: u64,
-}
-
-/// The ledger, and the connection's own TCP descriptor for asking the kernel.
-#[repr(C)]
-struct KernelAccount {
-    ledger: Ledger,
-    tcp: OwnedFd,
 }
 
 /// The result of one update.
@@ -67,11 +66,17 @@ pub(in crate::connection) enum Room {
 }
 
 impl Account {
+    /// The bytes at its beginning that every message needs.
+    pub(in crate::connection) const EVERY_MESSAGE: usize = offset_of!(Account, ledger) + Ledger::EVERY_MESSAGE;
+
     pub(in crate::connection) fn new(values: &Values, reservation: Reservation) -> Account {
+        let mechanism = if values.is_curve() { Mechanism::Curve } else { Mechanism::Null };
         Account {
-            mechanism: if values.is_curve() { Mechanism::Curve } else { Mechanism::Null },
             accepted: 0,
-            kernel: None,
+            granted: 0,
+            tcp: None,
+            mechanism,
+            ledger: Ledger::new(mechanism, 0),
             freed: FreedBytes::default(),
             max_queued: values.get(Key::MaxQueuedBytes).unsigned_abs(),
             reservation,
@@ -81,26 +86,30 @@ impl Account {
 
     /// The handshake has succeeded. Nothing was accepted before.
     pub(in crate::connection) fn begin(&mut self, tcp: Option<OwnedFd>) {
-        self.kernel = tcp.and_then(|tcp| {
-            // TCP_INFO of an MPTCP socket is that of its first path, which does not carry everything.
-            if SockRef::from(&tcp).protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP)) {
-                return None;
-            }
-            let info = tcp_info::read(tcp.as_fd()).ok()?;
-            // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A
-            // kernel whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our
-            // greeting nothing is known yet: a peer may say all of its handshake before it reads.
-            let counts = info.counters.acked > 0 && info.counters.received >= GREETING;
-            if !counts {
-                return None;
-            }
-            Some(KernelAccount { ledger: Ledger::new(self.mechanism, info.counters.received), tcp })
-        });
+        let Some(tcp) = tcp else { return };
+        // TCP_INFO of an MPTCP socket is that of its first path, which does not carry everything.
+        if SockRef::from(&tcp).protocol().is_ok_and(|protocol| protocol == Some(Protocol::MPTCP)) {
+            return;
+        }
+        let Ok(TcpInfo { counters, .. }) = tcp_info::read(tcp.as_fd()) else { return };
+        // At READY the peer's greeting has been received, and our SYN, which counts as a byte, acknowledged. A kernel
+        // whose counters say otherwise (gVisor's are always 0) cannot be asked about messages either. Of our greeting
+        // nothing is known yet: a peer may say all of its handshake before it reads.
+        if counters.acked > 0 && counters.received >= GREETING {
+            self.ledger = Ledger::new(self.mechanism, counters.received);
+            self.tcp = Some(tcp);
+        }
     }
 
     /// The descriptor for asking the kernel.
     pub(in crate::connection) fn tcp(&self) -> Option<BorrowedFd<'_>> {
-        self.kernel.as_ref().map(|kernel| kernel.tcp.as_fd())
+        self.tcp.as_ref().map(AsFd::as_fd)
+    }
+
+    /// The ledger, if acknowledgements are known.
+    #[inline(always)]
+    fn ledger(&self) -> Option<&Ledger> {
+        self.tcp.is_some().then_some(&self.ledger)
     }
 
     /// The last message accepted.
@@ -111,8 +120,8 @@ impl Account {
 
     /// The last message acknowledged, as of the last update. `None`: unknown.
     pub(in crate::connection) fn acknowledged(&self) -> Option<u64> {
-        match &self.kernel {
-            Some(kernel) => Some(kernel.ledger.acknowledged()),
+        match self.ledger() {
+            Some(ledger) => Some(ledger.acknowledged()),
             // Nothing was sent, so nothing is unknown.
             None => (self.accepted == 0).then_some(0),
         }
@@ -121,36 +130,51 @@ impl Account {
     /// Bytes on the wire that were accepted and, as of the last update, not acknowledged (where that is unknown: not
     /// freed by libzmq).
     pub(in crate::connection) fn queued(&self) -> u64 {
-        match &self.kernel {
-            Some(kernel) => kernel.ledger.bytes_in_flight(),
+        match self.ledger() {
+            Some(ledger) => ledger.bytes_in_flight(),
             None => self.freed.queued(),
         }
     }
 
     /// Whether everything accepted is known to be acknowledged: an update would find nothing new.
     pub(in crate::connection) fn is_settled(&self) -> bool {
-        self.kernel.as_ref().is_some_and(|kernel| kernel.ledger.bytes_in_flight() == 0)
+        self.ledger().is_some_and(|ledger| ledger.bytes_in_flight() == 0)
     }
 
     /// Asks the kernel. Where acknowledgements are unknown, checks what libzmq has freed.
     pub(in crate::connection) fn refresh(&mut self) -> Observation {
-        let update = match &mut self.kernel {
-            Some(kernel) => kernel.refresh(),
+        let update = match &self.tcp {
+            Some(tcp) => Account::ask_kernel(&mut self.ledger, tcp.as_fd()),
             None => Observation { info: None, progress: self.freed.refresh() },
         };
         if update.progress {
-            self.reservation.keep(self.queued() + self.handed_over);
+            let needed = self.queued() + self.handed_over;
+            self.with_reservation(|reservation| reservation.keep(needed));
         }
         update
+    }
+
+    fn ask_kernel(ledger: &mut Ledger, tcp: BorrowedFd<'_>) -> Observation {
+        let Ok(info) = tcp_info::read(tcp) else { return Observation { info: None, progress: false } };
+        if let Some(written) = info.written {
+            ledger.written(written, info.counters.received);
+        }
+        Observation { info: Some(info), progress: ledger.observe(info.counters) }
+    }
+
+    /// Changes the reservation, and with it what is granted. Nothing else may change it.
+    fn with_reservation<T>(&mut self, change: impl FnOnce(&mut Reservation) -> T) -> T {
+        let result = change(&mut self.reservation);
+        self.granted = self.reservation.taken().min(self.max_queued);
+        result
     }
 
     /// The watcher's update. It also detects PONGs that were expected and never sent.
     pub(in crate::connection) fn refresh_at_rest(&mut self) -> Observation {
         let update = self.refresh();
-        if let (Some(TcpInfo { counters, written: Some(written), .. }), Some(KernelAccount { ledger, .. })) =
-            (update.info, &mut self.kernel)
-            && ledger.has_pings(counters.received)
-            && ledger.check_rest(counters, written, Instant::now())
+        if let Some(TcpInfo { counters, written: Some(written), .. }) = update.info
+            && self.ledger.has_pings(counters.received)
+            && self.ledger.check_rest(counters, written, Instant::now())
         {
             let again = self.refresh();
             return Observation { progress: update.progress || again.progress, ..again };
@@ -168,15 +192,20 @@ impl Account {
                 return (Room::Full, progress);
             }
         }
-        if self.reservation.reserve(self.queued() + bytes) {
+        if self.reserve(bytes) {
             return (Room::Yes, progress);
         }
         progress |= self.refresh().progress;
-        if self.reservation.reserve(self.queued() + bytes) {
+        if self.reserve(bytes) {
             return (Room::Yes, progress);
         }
         let (taken, limit) = self.reservation.state();
         (Room::Spent { taken, limit }, progress)
+    }
+
+    fn reserve(&mut self, bytes: u64) -> bool {
+        let needed = self.queued() + bytes;
+        self.with_reservation(|reservation| reservation.reserve(needed))
     }
 
     /// A message larger than the budget fits when nothing else is in flight.
@@ -192,7 +221,7 @@ impl Account {
 
     /// Tracks when libzmq frees a message, if that is needed. After an error the message is as it was.
     pub(in crate::connection) fn track(&self, message: &mut Message) -> io::Result<()> {
-        if self.kernel.is_some() || message.tracker().is_some() {
+        if self.tcp.is_some() || message.tracker().is_some() {
             return Ok(());
         }
         match self.freed.due(self.wire_bytes(message)) {
@@ -206,17 +235,15 @@ impl Account {
     #[inline(always)]
     pub(in crate::connection) fn room_for_short(&self, wire: Wire) -> Option<u64> {
         let bytes = wire.bytes(self.mechanism);
-        let queued = self.kernel.as_ref()?.ledger.bytes_in_flight() + bytes;
-        (queued <= self.max_queued && self.reservation.covers(queued)).then_some(bytes)
+        let queued = self.ledger()?.bytes_in_flight() + bytes;
+        (queued <= self.granted).then_some(bytes)
     }
 
     /// It was accepted. Returns whether the kernel should be asked, to keep the ledger short.
     #[inline(always)]
     pub(in crate::connection) fn accept_short(&mut self, bytes: u64) -> bool {
         self.accepted += 1;
-        let Some(KernelAccount { ledger, .. }) = &mut self.kernel else { return false };
-        ledger.accept(bytes);
-        ledger.wants_trimming()
+        self.ledger.accept(bytes)
     }
 
     /// A message was accepted. Returns whether the kernel should be asked, to keep the ledger short.
@@ -224,24 +251,20 @@ impl Account {
         self.accepted += 1;
         let bytes = self.wire_bytes(message);
         let tracked = message.accepted(self.accepted);
-        match &mut self.kernel {
-            Some(KernelAccount { ledger, .. }) => {
-                ledger.accept(bytes);
-                ledger.wants_trimming()
-            }
-            None => {
-                self.freed.accept(bytes, tracked);
-                false
-            }
+        if self.tcp.is_some() {
+            return self.ledger.accept(bytes);
         }
+        self.freed.accept(bytes, tracked);
+        false
     }
 
     /// Returns the bytes of the process's budget that are not needed. An idle connection needs none.
     pub(in crate::connection) fn give_back(&mut self) {
-        match self.queued() + self.handed_over {
-            0 => self.reservation.close(),
-            needed => self.reservation.keep(needed),
-        }
+        let needed = self.queued() + self.handed_over;
+        self.with_reservation(|reservation| match needed {
+            0 => reservation.close(),
+            needed => reservation.keep(needed),
+        });
     }
 
     /// A long message is being handed over. There was room for its bytes: they stay reserved until
@@ -257,23 +280,14 @@ impl Account {
 
     /// The connection has ended. Closes our descriptor: while it is open, no FIN is sent.
     pub(in crate::connection) fn close(&mut self) {
-        self.kernel = None;
-        self.reservation.close();
+        self.tcp = None;
+        self.ledger = Ledger::new(self.mechanism, 0);
+        self.with_reservation(Reservation::close);
     }
 
     /// What a zero-copy message needs: the mechanism, and the counter of freed bytes.
     pub(in crate::connection) fn tracking(&self) -> (Mechanism, Arc<AtomicU64>) {
         (self.mechanism, self.freed.counter().clone())
-    }
-}
-
-impl KernelAccount {
-    fn refresh(&mut self) -> Observation {
-        let Ok(info) = tcp_info::read(self.tcp.as_fd()) else { return Observation { info: None, progress: false } };
-        if let Some(written) = info.written {
-            self.ledger.written(written, info.counters.received);
-        }
-        Observation { info: Some(info), progress: self.ledger.observe(info.counters) }
     }
 }
 

@@ -24,6 +24,7 @@ mod place;
 pub(in crate::connection) mod wait_source;
 
 use std::collections::VecDeque;
+use std::mem::offset_of;
 use std::ops::{Deref, DerefMut};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -81,6 +82,31 @@ impl Waiter {
     }
 }
 
+/// What is behind a gate. An `Option` would keep its tag far away, in a field of the channel that no item needs.
+#[repr(u8)]
+enum Behind<C> {
+    /// The gate belongs to no connection. No thread waits.
+    Nothing,
+    Channel(C),
+}
+
+impl<C> Behind<C> {
+    #[inline(always)]
+    fn channel(&mut self) -> Option<&mut C> {
+        match self {
+            Behind::Channel(channel) => Some(channel),
+            Behind::Nothing => None,
+        }
+    }
+
+    fn take(&mut self) -> Option<C> {
+        match std::mem::replace(self, Behind::Nothing) {
+            Behind::Channel(channel) => Some(channel),
+            Behind::Nothing => None,
+        }
+    }
+}
+
 /// What the gate's lock guards. What every item needs comes first, and is close together.
 #[repr(C)]
 struct Locked<C: Channel> {
@@ -92,8 +118,7 @@ struct Locked<C: Channel> {
     away: bool,
     /// The head waits on this source, without the lock.
     polling: Option<Arc<C::WaitSource>>,
-    /// `None` while the gate belongs to no connection. No thread waits then.
-    channel: Option<C>,
+    behind: Behind<C>,
     queue: VecDeque<Arc<Waiter>>,
     /// How many threads wait for a change of the channel's state.
     watching: usize,
@@ -106,15 +131,12 @@ struct Locked<C: Channel> {
 /// Lock order: the manager's global lock, then connections' (several at once by ascending id), then leaf locks
 /// (events, the watcher's commands, the table of gates).
 ///
-/// Space keeps others off its cache lines, so that senders to different connections share none. (Not an alignment:
-/// Rust ends the process if aligned memory runs out, and asks for it where libzmq does.)
+/// What every item needs is in its first cache lines, which it does not share with another gate (`slots.rs`).
 #[repr(C)]
 pub(crate) struct Gate<C: Channel> {
-    _before: [u64; 8],
     locked: Mutex<Locked<C>>,
     /// For threads that wait for a change of the channel's state, not for room.
     changed: Condvar,
-    _behind: [u64; 8],
 }
 
 /// The locked channel.
@@ -140,9 +162,9 @@ impl Wakeups {
 impl<C: Channel> Deref for Access<'_, C> {
     type Target = C;
     fn deref(&self) -> &C {
-        match &self.locked.channel {
-            Some(channel) => channel,
-            None => vacant(),
+        match &self.locked.behind {
+            Behind::Channel(channel) => channel,
+            Behind::Nothing => vacant(),
         }
     }
 }
@@ -153,7 +175,7 @@ impl<C: Channel> DerefMut for Access<'_, C> {
     }
 }
 
-/// A connection has a gate with a channel.
+/// Never called: only a connection asks for the channel, and its gate has one.
 #[cold]
 #[inline(never)]
 fn vacant() -> ! {
@@ -163,9 +185,9 @@ fn vacant() -> ! {
 impl<C: Channel> Locked<C> {
     #[inline(always)]
     fn channel(&mut self) -> &mut C {
-        match &mut self.channel {
-            Some(channel) => channel,
-            None => vacant(),
+        match &mut self.behind {
+            Behind::Channel(channel) => channel,
+            Behind::Nothing => vacant(),
         }
     }
 
@@ -252,45 +274,48 @@ impl<C: Channel> Access<'_, C> {
 impl<C: Channel> Default for Gate<C> {
     /// A gate without a channel.
     fn default() -> Gate<C> {
-        Gate::with(None)
+        Gate::with(Behind::Nothing)
     }
 }
 
 impl<C: Channel> Gate<C> {
-    fn with(channel: Option<C>) -> Gate<C> {
+    /// Where its channel begins: the state of the lock and the tag take 8 bytes each. A test compares it.
+    pub(crate) const CHANNEL: usize =
+        offset_of!(Gate<C>, locked) + size_of::<u64>() + offset_of!(Locked<C>, behind) + size_of::<u64>();
+
+    fn with(behind: Behind<C>) -> Gate<C> {
         Gate {
-            _before: [0; 8],
             locked: Mutex::new(Locked {
                 fair: false,
                 poller_woken: false,
                 away: false,
                 polling: None,
-                channel,
+                behind,
                 queue: VecDeque::new(),
                 watching: 0,
                 rescues: 0,
             }),
             changed: Condvar::new(),
-            _behind: [0; 8],
         }
     }
 
     #[cfg(test)]
     pub(crate) fn new(channel: C) -> Gate<C> {
-        Gate::with(Some(channel))
+        Gate::with(Behind::Channel(channel))
     }
 
     /// Puts a channel behind a gate that has none.
     pub(crate) fn occupy(&self, channel: C) {
         let mut locked = self.locked.lock();
-        debug_assert!(locked.channel.is_none() && locked.queue.is_empty() && locked.polling.is_none());
-        locked.channel = Some(channel);
+        debug_assert!(locked.queue.is_empty() && locked.polling.is_none());
+        let before = std::mem::replace(&mut locked.behind, Behind::Channel(channel));
+        debug_assert!(matches!(before, Behind::Nothing));
         (locked.fair, locked.rescues) = (false, 0);
     }
 
     /// Takes the channel away. No thread may be at the gate, except in [`pass_short`](Self::pass_short).
     pub(crate) fn vacate(&self) -> Option<C> {
-        self.locked.lock().channel.take()
+        self.locked.lock().behind.take()
     }
 
     /// Passes a short item by the shortest way, if the channel is the right one. `None`: nothing is decided, and
@@ -301,7 +326,7 @@ impl<C: Channel> Gate<C> {
         if locked.fair {
             return None;
         }
-        let channel = locked.channel.as_mut().filter(|channel| is_right(channel))?;
+        let channel = locked.behind.channel().filter(|channel| is_right(channel))?;
         let passed = channel.attempt_short(item);
         locked.wake_poller();
         passed

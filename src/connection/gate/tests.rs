@@ -1,6 +1,7 @@
 //! The safety net: a lost wake-up is caught and counted. A wake-up in time is not counted.
 
 use std::convert::Infallible;
+use std::ptr;
 
 use super::pending::{self, PendingSend};
 use super::*;
@@ -105,6 +106,14 @@ fn pass(signals: Signals, in_batch: bool) -> (Duration, u64) {
     let took = begun.elapsed();
     let rescues = gate.lock().rescues();
     (took, rescues)
+}
+
+/// What is promised about cache lines counts from there (`connection/mod.rs`).
+#[test]
+fn the_channel_begins_where_it_is_said() {
+    let gate = Gate::new(Late { room_at: Instant::now(), signals: Signals::InTime });
+    let channel = ptr::from_ref::<Late>(&gate.lock()).addr();
+    assert_eq!(channel - ptr::from_ref(&gate).addr(), Gate::<Late>::CHANNEL);
 }
 
 #[test]

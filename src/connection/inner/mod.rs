@@ -3,6 +3,7 @@
 pub(super) mod progress;
 mod sending;
 
+use std::mem::offset_of;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -50,8 +51,8 @@ pub(crate) struct ConnectionInner {
     settles: bool,
     /// STALLED was raised, and RECOVERED was not yet.
     pub(super) stalled: bool,
-    /// Set when it drains: accepted messages are still sent, new ones are refused with this status and text.
-    draining: Option<(Status, &'static str)>,
+    /// Set when it drains: accepted messages are still sent, new ones are refused.
+    draining: Option<Draining>,
     /// The present dial attempt. `None` once the connection has ended and no thread uses it, and while a long message
     /// is handed over.
     socket: Option<(AttemptId, PushSocket)>,
@@ -79,6 +80,25 @@ pub(crate) struct ConnectionInner {
     watcher: Arc<dyn SocketWatcher>,
 }
 
+/// Why a connection refuses messages while it sends those that it has accepted.
+#[derive(Clone, Copy)]
+pub(crate) enum Draining {
+    /// `kvconn_disconnect_all` waits for them.
+    Disconnecting,
+    /// `kvconn_shutdown` waits for them.
+    ShuttingDown,
+}
+
+impl Draining {
+    /// What a send is told.
+    fn status(self) -> (Status, &'static str) {
+        match self {
+            Draining::Disconnecting => (Status::Disconnected, "being flushed by kvconn_disconnect_all"),
+            Draining::ShuttingDown => (Status::Shutdown, "kvconn_shutdown was called"),
+        }
+    }
+}
+
 /// The text when a send finds the pipe dead before the watcher reports it.
 pub(super) const DEAD_PIPE: &str = "the peer is gone: its pipe died within a message";
 
@@ -93,6 +113,9 @@ fn how_the_peer_left(ended_by: EndedBy) -> Option<&'static str> {
 }
 
 impl ConnectionInner {
+    /// The bytes at its beginning that every message needs.
+    pub(super) const EVERY_MESSAGE: usize = offset_of!(ConnectionInner, account) + Account::EVERY_MESSAGE;
+
     pub(super) fn new(
         conn: ConnId,
         endpoint: Endpoint,
@@ -278,8 +301,8 @@ impl ConnectionInner {
     }
 
     /// From now on nothing is accepted. Accepted messages are still sent.
-    pub(super) fn drain(&mut self, status: Status, text: &'static str) {
-        self.draining = Some((status, text));
+    pub(super) fn drain(&mut self, why: Draining) {
+        self.draining = Some(why);
     }
 
     /// Whether this is the present dial attempt.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{ConnectionInner, DEAD_PIPE};
+use super::{ConnectionInner, DEAD_PIPE, Draining};
 use crate::connection::acknowledgement::account::Room;
 use crate::connection::gate::wait_source::SocketWaitSource;
 use crate::connection::gate::{Channel, Tried};
@@ -116,7 +116,7 @@ impl Channel for ConnectionInner {
         match (&self.state, &self.end) {
             (State::Ended(ending), Some(end)) => Some(self.error(ending.status(), end.os_errno, &end.message)),
             (State::Ready, _) if self.dead => Some(self.error(Status::PeerLost, 0, DEAD_PIPE)),
-            _ => self.draining.map(|(status, text)| self.error(status, 0, text)),
+            _ => self.draining.map(Draining::status).map(|(status, text)| self.error(status, 0, text)),
         }
     }
 

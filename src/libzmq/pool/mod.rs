@@ -164,10 +164,16 @@ struct Spare {
     free: *mut Head,
     /// How many pieces belong to the pool.
     made: usize,
+    /// How many more times it does not look for what has come back.
+    pause: u32,
 }
 
+/// How often a thread does not look again when all that it may have is in use. Then its queues are long, and each look would take a
+/// cache line from the thread that gives back.
+const PAUSE: u32 = 64;
+
 impl Spare {
-    const EMPTY: Spare = Spare { pool: ptr::null(), free: ptr::null_mut(), made: 0 };
+    const EMPTY: Spare = Spare { pool: ptr::null(), free: ptr::null_mut(), made: 0, pause: 0 };
 
     /// Memory of this class, which all of it is of. NULL if there is none.
     #[inline(always)]
@@ -183,6 +189,10 @@ impl Spare {
 
     #[inline(never)]
     fn take_elsewhere(&mut self, class: usize, or_malloc: bool) -> *mut Head {
+        if self.pause > 0 && !or_malloc {
+            self.pause -= 1;
+            return ptr::null_mut();
+        }
         if self.pool.is_null() {
             self.pool = Pool::new();
         }
@@ -198,6 +208,7 @@ impl Spare {
         }
         let size = size_of_class(class);
         if (self.made + 1) * size > KEPT {
+            self.pause = PAUSE;
             return if or_malloc { allocate(size, ptr::null()) } else { ptr::null_mut() };
         }
         let head = allocate(size, self.pool);

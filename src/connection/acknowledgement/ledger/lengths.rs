@@ -12,8 +12,9 @@ struct Run {
     messages: u64,
 }
 
-/// The list.
+/// The list. What every message needs comes first.
 #[derive(Debug, Default)]
+#[repr(C)]
 pub(super) struct Lengths {
     /// The newest messages. Not in `runs`.
     newest: Run,
@@ -24,13 +25,18 @@ pub(super) struct Lengths {
 }
 
 impl Lengths {
-    /// Adds a message.
+    /// The bytes at its beginning that every message needs.
+    pub(super) const EVERY_MESSAGE: usize = size_of::<Run>();
+
+    /// Adds a message. Returns whether the list may take more memory than before.
     #[inline(always)]
-    pub(super) fn push(&mut self, length: u64) {
-        if self.newest.length != length {
+    pub(super) fn push(&mut self, length: u64) -> bool {
+        let begins = self.newest.length != length;
+        if begins {
             self.begin_run(length);
         }
         self.newest.messages += 1;
+        begins
     }
 
     #[inline(never)]
@@ -137,11 +143,17 @@ mod tests {
     #[test]
     fn equal_lengths_take_no_memory_and_others_a_byte_or_two() {
         let mut lengths = Lengths::default();
-        (0..1_000_000).for_each(|_| lengths.push(66));
+        for _ in 0..1_000_000 {
+            lengths.push(66);
+        }
         assert_eq!(lengths.size(), 0);
-        (0..1000).for_each(|number| lengths.push(2 + number % 2));
+        for number in 0..1000 {
+            lengths.push(2 + number % 2);
+        }
         assert!(lengths.size() < 1010);
-        (0..1000).for_each(|number| lengths.push(500 + number % 2));
+        for number in 0..1000 {
+            lengths.push(500 + number % 2);
+        }
         assert!(lengths.size() < 3010);
     }
 }

@@ -9,6 +9,7 @@ mod lengths;
 #[cfg(test)]
 mod tests;
 
+use std::mem::offset_of;
 use std::time::{Duration, Instant};
 
 use lengths::Lengths;
@@ -88,16 +89,15 @@ pub(crate) struct Counters {
 #[repr(C)]
 pub(crate) struct Ledger {
     // What every message needs comes first, and is close together.
-    /// Messages accepted, and their bytes on the wire.
-    accepted: u64,
+    /// Bytes on the wire of the messages accepted.
     accepted_bytes: u64,
     /// The highest position that was seen acknowledged, with PONGs subtracted.
     seen_bytes: u64,
-    /// The list's size at which the kernel is asked, to shorten it.
-    trim_at: usize,
     /// Lengths of the messages after `acked`. At most a percent of what is in flight for messages of some hundred bytes,
     /// and at most half of it for empty ones.
     lengths: Lengths,
+    /// The list's size at which the kernel is asked, to shorten it.
+    trim_at: usize,
     mechanism: Mechanism,
     /// So far, everything that the peer sent since then looks like libzmq's PINGs. Then our answers are known exactly.
     plain_pings: bool,
@@ -126,6 +126,9 @@ struct Rest {
 }
 
 impl Ledger {
+    /// The bytes at its beginning that every message needs.
+    pub(crate) const EVERY_MESSAGE: usize = offset_of!(Ledger, lengths) + Lengths::EVERY_MESSAGE;
+
     /// A ledger that begins at READY, when `received` bytes of the peer's had come.
     pub(crate) fn new(mechanism: Mechanism, received: u64) -> Ledger {
         let usual = match mechanism {
@@ -139,7 +142,6 @@ impl Ledger {
             mechanism,
             received_before: if pings { usual } else { received },
             plain_pings: true,
-            accepted: 0,
             accepted_bytes: 0,
             acked: 0,
             acked_bytes: 0,
@@ -152,19 +154,15 @@ impl Ledger {
         }
     }
 
-    /// A message was accepted that takes this many bytes on the wire. Returns its sequence.
+    /// A message was accepted that takes this many bytes on the wire. Returns whether the list of lengths has grown so
+    /// long that the kernel should be asked. True once for each doubling, so the cost is negligible beside the messages.
     #[inline(always)]
-    pub(crate) fn accept(&mut self, wire_bytes: u64) -> u64 {
-        self.lengths.push(wire_bytes);
-        self.accepted += 1;
+    pub(crate) fn accept(&mut self, wire_bytes: u64) -> bool {
         self.accepted_bytes += wire_bytes;
-        self.accepted
+        self.lengths.push(wire_bytes) && self.wants_trimming()
     }
 
-    /// Whether the list has grown so long that the kernel should be asked. True once for each doubling, so the cost is
-    /// negligible beside the messages.
-    #[inline(always)]
-    pub(crate) fn wants_trimming(&mut self) -> bool {
+    fn wants_trimming(&mut self) -> bool {
         let wants = self.lengths.size() >= self.trim_at;
         if wants {
             self.trim_at *= 2;
