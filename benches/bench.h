@@ -95,6 +95,10 @@ struct libzmq load_libzmq(const char *path);
 /* A form by its argument: "stock", "same", or name=PATH of a libkvconn.so. The argument stays in use. */
 struct form form_of(char *argument);
 
+/* As if on two machines: from now on this process has the first half of the processors, and each sink that it starts has the others.
+ * With one processor all have it. Otherwise the kernel moves a thread of the receiver to where the sender leaves time, whereupon the
+ * receiver's two threads take several times as long: the cheaper the sender, the slower would be the whole. */
+void part_processors(void);
 void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,
                 enum sink_mode mode);
 void stop_sink(struct sink *sink);

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,25 @@ struct form form_of(char *argument)
     return form;
 }
 
+/* What the sinks have, if it is not what this process has. */
+static cpu_set_t receivers;
+static int are_parted;
+
+void part_processors(void)
+{
+    cpu_set_t all, mine;
+    require(sched_getaffinity(0, sizeof all, &all) == 0, "sched_getaffinity");
+    int count = CPU_COUNT(&all), seen = 0;
+    if (are_parted || count < 2)
+        return;
+    CPU_ZERO(&mine);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++)
+        if (CPU_ISSET(cpu, &all))
+            CPU_SET(cpu, seen++ < count / 2 ? &mine : &receivers);
+    require(sched_setaffinity(0, sizeof mine, &mine) == 0, "sched_setaffinity");
+    are_parted = 1;
+}
+
 void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,
                 enum sink_mode mode)
 {
@@ -88,6 +108,8 @@ void start_sink(struct sink *sink, const char *program, const char *libzmq, int 
     sink->pid = fork();
     require(sink->pid >= 0, "fork");
     if (sink->pid == 0) {
+        if (are_parted)
+            sched_setaffinity(0, sizeof receivers, &receivers);
         dup2(out[1], 1);
         execl(program, program, libzmq, numbers[0], numbers[1], numbers[2], numbers[3], numbers[4], NULL);
         _exit(1);

@@ -3,6 +3,8 @@
  *
  * latency SINK LIBZMQ ROUNDS SCALE CASE FORM...: a FORM is as for the program sender, or an anchor of the case:
  *
+ * cold        one message of 64 bytes to each of 64 connections, after the thread has slept and has written to 8 MiB of other memory:
+ *             how long the thread needs for a send. (SINK is reader)
  * push-pull   from before the send until the receiving process has the message, at 10,000 messages of 64 bytes a second
  * disconnect  from before kvconn_disconnect until a sender that waits on this connection returns; anchor "eventfd": from before a write
  *             until a thread that waits in read returns
@@ -41,6 +43,60 @@ static void print_times(const char *key, const double *ns, int count)
     for (int i = 0; i < count; i++)
         printf("%s%.0f", i ? ", " : "", ns[i]);
     printf("]");
+}
+
+/* A send now and then. */
+
+static void measure_cold(const struct form *form, int round)
+{
+    enum { CONNECTIONS = 64, OTHER = 8 << 20 };
+    struct sink sink;
+    part_processors();
+    start_sink(&sink, sink_program, libzmq_path, CONNECTIONS, 1, 64, COUNTS);
+    int count = 100 * scale;
+    double ns[128];
+    void *context = form->is_kvconn ? NULL : zmq.ctx_new(), *sockets[CONNECTIONS];
+    kvconn_conn_t conns[CONNECTIONS];
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (form->is_kvconn)
+            conns[i] = connect_kvconn(form, sink.endpoints[i], 1000);
+        else
+            sockets[i] = connect_raw(&zmq, context, form, sink.endpoints[i], 1000);
+    }
+    volatile char *other = calloc(1, OTHER);
+    kvconn_error_t error = KVCONN_ERROR_INIT;
+    char message[64] = {0};
+    const kvconn_frame_t frame = {message, sizeof message};
+    int warm = 10; /* raw libzmq's connections are there by then */
+    for (int pass = -warm; pass < count; pass++) {
+        wait_received(&sink, (unsigned long)CONNECTIONS * (pass + warm));
+        usleep(2000);
+        for (int i = 0; i < OTHER; i += 64)
+            other[i]++;
+        double begun = clock_ns(CLOCK_MONOTONIC);
+        for (int i = 0; i < CONNECTIONS; i++) {
+            struct header header = {0, i, pass + warm + 1};
+            memcpy(message, &header, sizeof header);
+            if (form->is_kvconn)
+                check(form->kvconn_send(conns[i], &frame, 1, LONG_MS, NULL, &error), &error);
+            else
+                require(zmq.send(sockets[i], message, sizeof message, 0) >= 0, "zmq_send");
+        }
+        if (pass >= 0)
+            ns[pass] = (clock_ns(CLOCK_MONOTONIC) - begun) / CONNECTIONS;
+    }
+    print_row("cold", form, round);
+    print_times("times_ns", ns, count);
+    free((void *)other);
+    for (int i = 0; i < CONNECTIONS; i++) {
+        if (form->is_kvconn)
+            (void)form->kvconn_disconnect(conns[i], NULL);
+        else
+            zmq.close(sockets[i]);
+    }
+    if (!form->is_kvconn)
+        zmq.ctx_term(context);
+    stop_sink(&sink);
 }
 
 /* PUSH to PULL. */
@@ -340,6 +396,7 @@ static const struct {
     const char *name;
     void (*measure)(const struct form *, int round);
 } CASES[] = {
+    {"cold", measure_cold},
     {"push-pull", measure_latency},
     {"disconnect", measure_disconnects},
     {"kill", measure_kills},

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq, made from the same sources.
+"""Builds and runs the benchmark: kvconn through its C API, in turns with raw libzmq as a program without kvconn has it.
 
 run.py [--quick] [--rounds N] [--cases A,B] [--also NAME=LIB]... [--python-sink SINK]
 
@@ -40,6 +40,8 @@ CASES = {
     "batch-8": "3 × 100 B, batches to 8 endpoints",
     "batch-64": "3 × 100 B, batches to 64 endpoints",
 }
+# The receivers: one that costs little, which shows the sender, and libzmq's PULL socket.
+RECEIVERS = ["reader", "sink"]
 QUICK = ["64", "12x43", "10x200-8", "4t-1", "batch-8", *times.CASES]
 
 
@@ -75,7 +77,8 @@ def build_programs(libzmq_archive, libsodium_archive):
     run(cxx, "-shared", "-o", OUT / "libzmq.so", "-Wl,--whole-archive", libzmq_archive, "-Wl,--no-whole-archive",
         libsodium_archive, "-Wl,-Bsymbolic", f"-Wl,--version-script={exported}", "-pthread")
     common = [cc, "-O2", "-std=gnu11", "-Wall", "-Wextra", "-Werror", f"-I{ROOT}/include", ROOT / "benches/common.c"]
-    run(*common, ROOT / "benches/sink.c", "-o", OUT / "sink", "-ldl")
+    for receiver in RECEIVERS:
+        run(*common, ROOT / f"benches/{receiver}.c", "-o", OUT / receiver, "-ldl")
     run(*common, ROOT / "benches/latency.c", "-o", OUT / "latency", "-ldl", "-pthread")
     # Its `send` counts the writes of every library that it loads.
     run(*common, "-rdynamic", ROOT / "benches/sender.c", "-o", OUT / "sender", "-ldl", "-pthread")
@@ -83,16 +86,18 @@ def build_programs(libzmq_archive, libsodium_archive):
 
 def measure(case, rounds, scale, libraries):
     named = [f"{name}={path}" for name, path in libraries.items()]
-    program, anchors = "sender", ["stock", "same"]
+    program, anchors, receivers = "sender", ["stock", "same"], RECEIVERS
     if case in times.CASES:
-        program, anchors = "latency", times.CASES[case]
-        # Throughput needs more and longer rounds: its ratios differ more from round to round.
-        rounds, scale = rounds if case == "push-pull" else rounds // 2 + 1, min(scale, 1)
+        program, anchors, receivers = "latency", times.CASES[case], ["reader" if case == "cold" else "sink"]
+        rounds = rounds if case in ("push-pull", "cold") else rounds // 2 + 1
     anchors = [f"alone={libraries['kvconn']}" if anchor == "alone" else anchor for anchor in anchors]
-    output = run(OUT / program, OUT / "sink", OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
-                 stdout=subprocess.PIPE, text=True).stdout
+    rows = []
+    for receiver in receivers:
+        output = run(OUT / program, OUT / receiver, OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
+                     stdout=subprocess.PIPE, text=True).stdout
+        rows += [json.loads(line) | {"receiver": receiver} for line in output.splitlines()]
     print(".", end="", file=sys.stderr, flush=True)
-    return [json.loads(line) for line in output.splitlines()]
+    return rows
 
 
 def measure_python(sink, rounds):
@@ -102,29 +107,31 @@ def measure_python(sink, rounds):
 
 
 def summary(rows, case, form):
-    """Medians and minima of a form. Ratios are medians of the rounds' ratios: what else the machine did met both alike."""
-    of = {name: [row for row in rows if row["case"] == case and row["form"] == name] for name in ("stock", "same", form)}
-    median = lambda key, name: statistics.median(row[key] for row in of[name])
-    ratio = lambda key, above, below: statistics.median(a[key] / b[key] for a, b in zip(of[above], of[below]))
-    lowest = lambda key, name: min(row[key] for row in of[name])
-    each = lambda key, name: statistics.median(1000 * row[key] / row["messages"] for row in of[name])
-    walls = [row["wall_ns"] for row in of[form]]
-    return {
-        "case": case,
-        "form": form,
-        "raw_ns": [median("wall_ns", "stock"), median("wall_ns", "same")],
-        "ns": median("wall_ns", form),
-        "spread": [min(walls), max(walls)],
-        "throughput_same": ratio("wall_ns", "same", form),
-        "throughput_stock": ratio("wall_ns", "stock", form),
-        "sender_ns": [lowest("sender_ns", "same"), lowest("sender_ns", form)],
-        "sender_ratio": ratio("sender_ns", form, "same"),
-        "sender_ratio_of_minima": lowest("sender_ns", form) / lowest("sender_ns", "same"),
-        "process_ratio": ratio("process_ns", form, "same"),
-        "process_ratio_of_minima": lowest("process_ns", form) / lowest("process_ns", "same"),
-        "switches_per_1000": [each("switches", "same"), each("switches", form)],
-        "writes_per_1000": [each("writes", "same"), each("writes", form)],
-    }
+    """Medians and minima of a form, by receiver. Ratios of throughput are of one round each: what else the machine did met both."""
+    result = {"case": case, "form": form}
+    for receiver in RECEIVERS:
+        mine = [row for row in rows if row["case"] == case and row["receiver"] == receiver]
+        of = {name: [row for row in mine if row["form"] == name] for name in ("stock", "same", form)}
+        median = lambda key, name: statistics.median(row[key] for row in of[name])
+        lowest = lambda key, name: min(row[key] for row in of[name])
+        each = lambda key, name: statistics.median(1000 * row[key] / row["messages"] for row in of[name])
+        result[receiver] = {
+            "ns": {name: median("wall_ns", name) for name in of},
+            # Median, first and third quartile.
+            "throughput": {name: quartiles(a["wall_ns"] / b["wall_ns"] for a, b in zip(of[name], of[form]))
+                           for name in ("stock", "same")},
+            "sender_ns": {name: lowest("sender_ns", name) for name in of},
+            "process_ns": {name: lowest("process_ns", name) for name in of},
+            "receiver_ns": {name: lowest("receiver_ns", name) for name in of},
+            "switches_per_1000": {name: each("switches", name) for name in of},
+            "writes_per_1000": {name: each("writes", name) for name in of},
+        }
+    return result
+
+
+def quartiles(values):
+    first, median, third = statistics.quantiles(values, n=4, method="inclusive")
+    return median, first, third
 
 
 def heading(rounds, load_before):
@@ -133,24 +140,64 @@ def heading(rounds, load_before):
     return f"{date.today()}, {machine}, {rounds} rounds. {load}\n"
 
 
-def table(summaries):
-    lines = [
-        "Medians. \"same\" is raw libzmq with kvconn's OUT_BATCH_SIZE. "
-        "Processor time: of the sending threads, minima, and the ratio of the minima.",
-        "",
-        "| case | ns per message: raw stock / same | kvconn | throughput: against stock | same "
-        "| sender's CPU, ns: same → kvconn | ratio | process CPU, ratio | switches per 1000 | writes per 1000 |",
-        "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |",
-    ]
+def name_of(s):
+    return CASES[s["case"]] + ("" if s["form"] == "kvconn" else f" ({s['form']})")
+
+
+def ratio_text(values):
+    median, first, third = values
+    return f"{median:.2f} ({first:.2f} – {third:.2f})"
+
+
+def rows_of(summaries, receiver, more):
+    """Rows of a table: what both receivers show, and what `more` makes of the receiver's figures and the form."""
     for s in summaries:
-        name = CASES[s["case"]] + ("" if s["form"] == "kvconn" else f" ({s['form']})")
-        pair = lambda values, digits=0: f"{values[0]:.{digits}f} → {values[1]:.{digits}f}"
-        lines.append(
-            f"| {name} | {s['raw_ns'][0]:.0f} / {s['raw_ns'][1]:.0f} | {s['ns']:.0f} "
-            f"| {s['throughput_stock']:.2f} | {s['throughput_same']:.2f} | {pair(s['sender_ns'])} "
-            f"| {s['sender_ratio_of_minima']:.2f} | {s['process_ratio_of_minima']:.2f} "
-            f"| {pair(s['switches_per_1000'], 1)} | {pair(s['writes_per_1000'], 1)} |"
-        )
+        r, form = s[receiver], s["form"]
+        cells = [
+            name_of(s),
+            f"{r['ns']['stock']:.0f} / {r['ns']['same']:.0f}",
+            f"{r['ns'][form]:.0f}",
+            *(ratio_text(r["throughput"][anchor]) for anchor in ("stock", "same")),
+            *more(r, form),
+        ]
+        yield f"| {' | '.join(cells)} |"
+
+
+COMMON = "| case | ns per message: raw stock / same | kvconn | throughput: against stock | same "
+
+
+def table(summaries):
+    def more(r, form):
+        pair = lambda key, digits=0: f"{r[key]['same']:.{digits}f} → {r[key][form]:.{digits}f}"
+        ratio = lambda key: f"{r[key][form] / r[key]['same']:.2f}"
+        return (pair("sender_ns"), ratio("sender_ns"), ratio("process_ns"),
+                pair("switches_per_1000", 1), pair("writes_per_1000", 1))
+
+    lines = [
+        "The receiver costs little (benches/reader.c). Medians of the rounds; in brackets the quartiles of a round's ratio. \"stock\" is raw "
+        "libzmq with its own options, \"same\" has kvconn's OUT_BATCH_SIZE. Processor time of the sending threads, and of their whole process: "
+        "minima, and kvconn's divided by that of \"same\". Context switches of that process and writes to its sockets: for 1,000 messages. "
+        "An arrow leads from \"same\" to kvconn.",
+        "",
+        f"{COMMON}| sender's CPU, ns: same → kvconn | ratio | process CPU, ratio | switches per 1000 | writes per 1000 |",
+        "| --- " * 10 + "|",
+        *rows_of(summaries, "reader", more),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def pull_table(summaries):
+    def more(r, form):
+        process, receiver = r["process_ns"], r["receiver_ns"]
+        return f"{process['same']:.0f} → {process[form]:.0f}", f"{receiver['same']:.0f} / {receiver[form]:.0f}"
+
+    lines = [
+        "The same with a PULL socket of libzmq as the receiver. Processor time: minima; the receiver's is that of both its threads.",
+        "",
+        f"{COMMON}| process CPU, ns: same → kvconn | receiver's CPU, ns: same / kvconn |",
+        "| --- " * 7 + "|",
+        *rows_of(summaries, "sink", more),
+    ]
     return "\n".join(lines) + "\n"
 
 
@@ -193,10 +240,12 @@ def plot(summaries, timed):
 
 def plot_throughput(axes, summaries):
     places = range(len(summaries))
-    for offset, key, label in ((-0.2, "throughput_stock", "raw libzmq, stock"), (0.2, "throughput_same", "same options")):
-        axes.barh([place + offset for place in places], [s[key] for s in summaries], height=0.38, label=label)
+    for offset, key, label in ((-0.2, "stock", "raw libzmq, stock"), (0.2, "same", "same options")):
+        medians, first, third = zip(*(s["reader"]["throughput"][key] for s in summaries))
+        errors = [[m - f for m, f in zip(medians, first)], [t - m for m, t in zip(medians, third)]]
+        axes.barh([place + offset for place in places], medians, xerr=errors, height=0.38, label=label)
     axes.axvline(1, color="black", linewidth=0.8)
-    axes.set_yticks(list(places), [f"{CASES[s['case']]} [{s['form']}]" for s in summaries])
+    axes.set_yticks(list(places), [name_of(s) for s in summaries])
     axes.invert_yaxis()
     axes.set_xlabel("throughput of kvconn divided by that of raw libzmq")
     axes.legend()
@@ -216,7 +265,7 @@ def main():
     library, *archives = build_library()
     build_programs(*archives)
     libraries = {"kvconn": library, **dict(also.split("=", 1) for also in arguments.also)}
-    rows = [row for case in cases for row in measure(case, rounds, 0.5 if arguments.quick else 2, libraries)]
+    rows = [row for case in cases for row in measure(case, rounds, 0.5 if arguments.quick else 1, libraries)]
     python = measure_python(arguments.python_sink, 7 if arguments.quick else 31) if arguments.python_sink else None
     print(file=sys.stderr)
     summaries = [summary(rows, case, form) for case in cases if case in CASES for form in libraries]
@@ -225,6 +274,7 @@ def main():
     parts = [
         heading(rounds, load),
         table(summaries) if summaries else None,
+        pull_table(summaries) if summaries else None,
         times.table(timed) if timed else None,
         times.stalled_table(stalled) if stalled else None,
         python_table(python) if python else None,

@@ -1,8 +1,8 @@
 /* The sending process of the benchmark: kvconn through its C API beside raw libzmq, in one process, in turns.
  *
- * sender SINK LIBZMQ ROUNDS SCALE CASES FORM...: CASES is a list of names with commas, or "all". A FORM is "stock" or "same" (raw libzmq
- * with its own options, and with kvconn's OUT_BATCH_SIZE), or name=PATH of a libkvconn.so. Prints one line of JSON for each
- * measurement. Every round measures every form of a case once, in another order than the round before. */
+ * sender SINK LIBZMQ ROUNDS SCALE CASES FORM...: SINK is the program sink or reader. CASES is a list of names with commas, or "all". A
+ * FORM is "stock" or "same" (raw libzmq with its own options, and with kvconn's OUT_BATCH_SIZE), or name=PATH of a libkvconn.so. Prints
+ * one line of JSON for each measurement. Every round measures every form of a case once, in another order than the round before. */
 #define _GNU_SOURCE
 #include "bench.h"
 
@@ -16,7 +16,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-enum how { SEND, PACKED, TO, BATCH, BY_TIME /* SEND for SCALE seconds, after so many `messages` */ };
+enum how { SEND, PACKED, TO, BATCH, BY_TIME /* SEND for SCALE seconds */ };
 
 struct a_case {
     const char *name;
@@ -277,10 +277,14 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     unsigned long writes_before = atomic_load(&writes);
     getrusage(RUSAGE_SELF, &before);
     double begun = clock_ns(CLOCK_MONOTONIC), process = clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    clockid_t sink_clock;
+    require(clock_getcpuclockid(run.sink.pid, &sink_clock) == 0, "clock_getcpuclockid");
+    double receiver = clock_ns(sink_clock);
     unsigned long warm = total;
     double cpu = send_all(&run, workers, which->how == BY_TIME ? ULONG_MAX : messages, &total);
     double wall = clock_ns(CLOCK_MONOTONIC) - begun;
     process = clock_ns(CLOCK_PROCESS_CPUTIME_ID) - process;
+    receiver = clock_ns(sink_clock) - receiver;
     getrusage(RUSAGE_SELF, &after);
     double sent = (double)(total - warm);
     unsigned long least = ULONG_MAX, most = 0;
@@ -290,8 +294,8 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     }
     long switches = after.ru_nvcsw + after.ru_nivcsw - before.ru_nvcsw - before.ru_nivcsw;
     printf("{\"case\": \"%s\", \"form\": \"%s\", \"round\": %d, \"messages\": %.0f, \"wall_ns\": %.1f, \"sender_ns\": %.1f, "
-           "\"process_ns\": %.1f, \"switches\": %ld, \"writes\": %lu, \"least\": %lu, \"most\": %lu, \"rescues\": %lu}\n",
-        which->name, form->name, round, sent, wall / sent, cpu / sent, process / sent, switches,
+           "\"process_ns\": %.1f, \"receiver_ns\": %.1f, \"switches\": %ld, \"writes\": %lu, \"least\": %lu, \"most\": %lu, \"rescues\": %lu}\n",
+        which->name, form->name, round, sent, wall / sent, cpu / sent, process / sent, receiver / sent, switches,
         atomic_load(&writes) - writes_before, least, most, form->is_kvconn ? rescues(form) - rescued : 0);
     fflush(stdout);
     close_all(&run);
@@ -313,6 +317,8 @@ int main(int argc, char **argv)
             if (strcmp(name, CASES[c].name) != 0 && (strcmp(name, "all") != 0 || CASES[c].how == BY_TIME))
                 continue;
             found = 1;
+            if (CASES[c].how != BY_TIME)
+                part_processors();
             for (int round = 0; round < rounds; round++)
                 for (int i = 0; i < count; i++)
                     measure(&CASES[c], &forms[(i + round) % count], round, scale, argv);

@@ -5,6 +5,7 @@ import statistics
 
 # Each case with its anchors. "alone" is kvconn as well, but without the peers that read nothing.
 CASES = {
+    "cold": ["stock", "same"],
     "push-pull": ["stock", "same"],
     "disconnect": ["eventfd"],
     "kill": ["pipe"],
@@ -12,14 +13,15 @@ CASES = {
 }
 # What is timed, by case and field of a line.
 TEXTS = {
+    ("cold", "times_ns"): "a send now and then, 64 B, to each of 64 connections",
     ("push-pull", "times_ns"): "PUSH → PULL, 64 B, 10,000 messages/s",
     ("disconnect", "times_ns"): "kvconn_disconnect → a sender that waits returns",
     ("kill", "times_ns"): "SIGKILL of the peer → a sender that waits returns PEER_LOST",
     ("kill", "event_ns"): "SIGKILL of the peer → the event PEER_LOST",
 }
 ANCHOR_TEXTS = {
-    "stock": "anchor: the same by raw libzmq, stock",
-    "same": "anchor: the same by raw libzmq, same options",
+    "stock": "anchor: {} by raw libzmq, stock",
+    "same": "anchor: {} by raw libzmq, same options",
     "eventfd": "anchor: write to an eventfd → a thread that waits in read returns",
     "pipe": "anchor: SIGKILL → the peer's standard output is closed",
 }
@@ -79,7 +81,7 @@ def summarize_stalled(rows):
 def label(summary):
     text = ANCHOR_TEXTS.get(summary["form"])
     if text:
-        return text
+        return text.format("such a send" if summary["case"] == "cold" else "the same")
     text = TEXTS[summary["case"], summary["what"] + "_ns"]
     return text if summary["form"] == "kvconn" else f"{text} ({summary['form']})"
 
@@ -92,8 +94,9 @@ def table(summaries):
         "| --- " * (3 + len(SHARES)) + "|",
     ]
     for s in summaries:
-        cells = " | ".join(f"{s['us'][name]:.0f}" for name in SHARES)
-        spread = " / ".join(f"{value:.0f}" for value in s["p99_of_rounds_us"])
+        text = lambda value: f"{value:.0f}" if value >= 10 else f"{value:.2f}"
+        cells = " | ".join(text(s["us"][name]) for name in SHARES)
+        spread = " / ".join(text(value) for value in s["p99_of_rounds_us"])
         lines.append(f"| {label(s)} | {s['count']} | {cells} | {spread} |")
     return "\n".join(lines) + "\n"
 
