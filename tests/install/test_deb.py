@@ -33,9 +33,11 @@ def root(packages, tmp_path_factory):
     if os.geteuid() != 0:
         pytest.skip("dpkg installs packages only for root")
     dpkg = ["dpkg", f"--root={root}", f"--log={root}/log", "--force-depends", "--force-script-chrootless"]
-    run(*dpkg, "-i", *packages.values())
+    # dpkg looks for ldconfig there, and root after a plain `su` has the PATH of a user.
+    path = os.environ["PATH"] + ":/usr/local/sbin:/usr/sbin:/sbin"
+    run(*dpkg, "-i", *packages.values(), PATH=path)
     yield root
-    run(*dpkg, "--purge", *packages)
+    run(*dpkg, "--purge", *packages, PATH=path)
     assert not (root / "usr").exists()
 
 
