@@ -27,8 +27,13 @@ pub(super) struct Head {
     pub(super) users: ManuallyDrop<AtomicUsize>,
 }
 
-/// Of each size a thread keeps at most so many bytes. What it takes beyond them is malloc's.
-const KEPT: usize = 256 * 1024;
+/// Of each size a thread keeps at most so many bytes: the memory of 32,768 messages of 64 bytes. What it takes beyond them is
+/// malloc's.
+const KEPT: usize = 4 * 1024 * 1024;
+/// What all threads keep together. Or each of many threads could keep what it has needed once.
+const KEPT_BY_ALL: usize = 64 * 1024 * 1024;
+/// How much that is now. Not loom's: it orders nothing.
+static KEPT_NOW: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 /// The sizes: 128, 192, 256, 384, 512. For larger messages the price of malloc is small beside the rest.
 const CLASSES: usize = 5;
 const LARGEST: usize = size_of_class(CLASSES - 1);
@@ -56,6 +61,8 @@ struct Pool {
     returned: AtomicPtr<Head>,
     /// From its thread's end on: how many are still to come. Before, minus those that have come meanwhile.
     missing: AtomicIsize,
+    /// The size of each piece.
+    size: usize,
 }
 
 /// Its thread has ended: what comes back is freed.
@@ -63,11 +70,11 @@ const CLOSED: *mut Head = ptr::without_provenance_mut(1);
 
 impl Pool {
     /// NULL if there is no memory.
-    fn new() -> *const Pool {
+    fn new(size: usize) -> *const Pool {
         // SAFETY: its size is not 0.
         let place = unsafe { alloc::alloc(Layout::new::<Pool>()) }.cast::<Pool>();
         if !place.is_null() {
-            let pool = Pool { returned: AtomicPtr::new(ptr::null_mut()), missing: AtomicIsize::new(0) };
+            let pool = Pool { returned: AtomicPtr::new(ptr::null_mut()), missing: AtomicIsize::new(0), size };
             // SAFETY: it was allocated for this.
             unsafe { place.write(pool) };
             count(1);
@@ -94,6 +101,7 @@ impl Pool {
         // SAFETY: it was malloc's. `missing` counts it, so the pool is still there.
         unsafe {
             free(head);
+            kept_no_more((*this).size);
             if (*this).missing.fetch_sub(1, Ordering::AcqRel) == 1 {
                 Pool::free(this);
             }
@@ -116,12 +124,27 @@ impl Pool {
         // SAFETY: it lives until this call has counted what is missing, or longer. The lists are this thread's now.
         unsafe {
             let returned = (*this).returned.swap(CLOSED, Ordering::AcqRel);
-            let missing = made.cast_signed() - free_all(mine) - free_all(returned);
+            let freed = free_all(mine) + free_all(returned);
+            kept_no_more(freed * (*this).size);
+            let missing = (made - freed).cast_signed();
             if (*this).missing.fetch_add(missing, Ordering::AcqRel) + missing == 0 {
                 Pool::free(this);
             }
         }
     }
+}
+
+/// Whether so many bytes more may be kept. Then they are counted.
+fn may_keep(bytes: usize) -> bool {
+    let may = KEPT_NOW.fetch_add(bytes, Ordering::Relaxed) + bytes <= KEPT_BY_ALL;
+    if !may {
+        kept_no_more(bytes);
+    }
+    may
+}
+
+fn kept_no_more(bytes: usize) {
+    KEPT_NOW.fetch_sub(bytes, Ordering::Relaxed);
 }
 
 /// # Safety
@@ -142,7 +165,7 @@ fn count(_by: isize) {
 ///
 /// # Safety
 /// The list is the caller's.
-unsafe fn free_all(mut list: *mut Head) -> isize {
+unsafe fn free_all(mut list: *mut Head) -> usize {
     let mut count = 0;
     while !list.is_null() {
         // SAFETY: each piece of the list was malloc's, and is read before it is freed.
@@ -194,7 +217,7 @@ impl Spare {
             return ptr::null_mut();
         }
         if self.pool.is_null() {
-            self.pool = Pool::new();
+            self.pool = Pool::new(size_of_class(class));
         }
         if self.pool.is_null() {
             return ptr::null_mut();
@@ -207,12 +230,15 @@ impl Spare {
             return first;
         }
         let size = size_of_class(class);
-        if (self.made + 1) * size > KEPT {
+        if (self.made + 1) * size > KEPT || !may_keep(size) {
             self.pause = PAUSE;
             return if or_malloc { allocate(size, ptr::null()) } else { ptr::null_mut() };
         }
         let head = allocate(size, self.pool);
-        self.made += usize::from(!head.is_null());
+        match head.is_null() {
+            true => kept_no_more(size),
+            false => self.made += 1,
+        }
         head
     }
 }

@@ -91,6 +91,33 @@ fn frames_of_every_length_arrive_whole_wherever_a_batch_ends() {
     messages.wait_until_freed();
 }
 
+/// The I/O thread writes the rest of a large frame from where it is. The kernel takes it in parts.
+#[test]
+fn large_frames_arrive_whole_wherever_a_batch_ends() {
+    const KIB: usize = 1024;
+    let lengths = [3, 24 * KIB, 32 * KIB - 1, 0, 32 * KIB, 200, 40 * KIB, 64 * KIB, 20 * KIB, 64 * KIB + 1, 300 * KIB];
+    for batch in [64 * KIB, 9 * KIB, 600] {
+        let context = Context::new();
+        let pull = context.socket(zmq::ZMQ_PULL);
+        let push = context.socket(zmq::ZMQ_PUSH);
+        pull.set(zmq::ZMQ_RCVHWM, 1);
+        push.set(zmq::ZMQ_SNDHWM, 0);
+        push.set(zmq::ZMQ_SNDBUF, 64 * KIB as c_int);
+        push.set(OUT_BATCH_SIZE, batch as c_int);
+        push.connect(&pull.bind("tcp://127.0.0.1:*"));
+        // Three frames are a message, and 3 and 11 have no divisor in common: each length comes at each place.
+        let mut messages = External::of_lengths((0..330).map(|i| lengths[i % lengths.len()]));
+        for message in messages.frames().chunks_mut(3) {
+            assert_eq!(push.send_frames(message, false), 3);
+        }
+        for (place, (_, bytes)) in messages.memory.iter().enumerate() {
+            assert!(pull.receive() == *bytes, "frame {place} of {} bytes, batches of {batch}", bytes.len());
+            assert_eq!(pull.get(zmq::ZMQ_RCVMORE), c_int::from(place % 3 < 2), "after frame {place}");
+        }
+        messages.wait_until_freed();
+    }
+}
+
 #[test]
 fn frames_in_one_call_that_have_no_room_are_not_taken() {
     let context = Context::new();

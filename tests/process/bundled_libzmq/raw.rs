@@ -1,6 +1,7 @@
 //! libzmq's C functions, as bare as they are.
 
 use std::ffi::{CStr, CString, c_char, c_int, c_void};
+use std::slice;
 
 use zmq_sys as zmq;
 
@@ -94,10 +95,21 @@ impl<'context> Socket<'context> {
     }
 
     pub fn try_receive(&self) -> Result<Vec<u8>, c_int> {
-        let mut message = [0_u8; 512];
-        // SAFETY: `message` has as many bytes as are counted.
-        let rc = unsafe { zmq::zmq_recv(self.raw, message.as_mut_ptr().cast(), message.len(), 0) };
-        usize::try_from(rc).map(|length| message[..length].to_vec()).map_err(|_| errno())
+        let mut frame = std::mem::MaybeUninit::uninit();
+        // SAFETY: the first call initialises the frame, and the last one closes it. Its data have that size.
+        unsafe {
+            check(zmq::zmq_msg_init(frame.as_mut_ptr()));
+            let received = match zmq::zmq_msg_recv(frame.as_mut_ptr(), self.raw, 0) {
+                -1 => Err(errno()),
+                _ => Ok(slice::from_raw_parts(
+                    zmq::zmq_msg_data(frame.as_mut_ptr()).cast::<u8>(),
+                    zmq::zmq_msg_size(frame.as_mut_ptr()),
+                )
+                .to_vec()),
+            };
+            check(zmq::zmq_msg_close(frame.as_mut_ptr()));
+            received
+        }
     }
 
     pub fn receive(&self) -> Vec<u8> {
