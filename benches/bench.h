@@ -99,6 +99,8 @@ struct form form_of(char *argument);
  * With one processor all have it. Otherwise the kernel moves a thread of the receiver to where the sender leaves time, whereupon the
  * receiver's two threads take several times as long: the cheaper the sender, the slower would be the whole. */
 void part_processors(void);
+/* From now on this process's threads whose names begin so have the sinks' processors, if the processors are parted. */
+void move_to_sinks(const char *threads);
 void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,
                 enum sink_mode mode);
 void stop_sink(struct sink *sink);

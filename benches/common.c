@@ -1,6 +1,7 @@
 #define _GNU_SOURCE
 #include "bench.h"
 
+#include <dirent.h>
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -90,6 +91,27 @@ void part_processors(void)
             CPU_SET(cpu, seen++ < count / 2 ? &mine : &receivers);
     require(sched_setaffinity(0, sizeof mine, &mine) == 0, "sched_setaffinity");
     are_parted = 1;
+}
+
+void move_to_sinks(const char *threads)
+{
+    DIR *directory = opendir("/proc/self/task");
+    require(directory != NULL, "/proc/self/task");
+    int moved = 0;
+    for (struct dirent *entry; are_parted && (entry = readdir(directory)) != NULL;) {
+        char path[300], name[32] = "";
+        snprintf(path, sizeof path, "/proc/self/task/%s/comm", entry->d_name);
+        FILE *file = fopen(path, "r");
+        if (file == NULL)
+            continue;
+        if (fgets(name, sizeof name, file) != NULL && strncmp(name, threads, strlen(threads)) == 0) {
+            require(sched_setaffinity(atoi(entry->d_name), sizeof receivers, &receivers) == 0, "sched_setaffinity");
+            moved++;
+        }
+        fclose(file);
+    }
+    closedir(directory);
+    require(moved > 0 || !are_parted, threads);
 }
 
 void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,

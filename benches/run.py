@@ -42,6 +42,8 @@ CASES = {
 }
 # The receivers: one that costs little, which shows the sender, and libzmq's PULL socket.
 RECEIVERS = ["reader", "sink"]
+# What is measured with each case: the receiver, what follows the case's name, and how many of the rounds.
+SETTINGS = {"reader": ("reader", "", 1), "apart": ("reader", ":apart", 0.5), "sink": ("sink", "", 0.7)}
 QUICK = ["64", "12x43", "10x200-8", "4t-1", "batch-8", *times.CASES]
 
 
@@ -84,18 +86,22 @@ def build_programs(libzmq_archive, libsodium_archive):
     run(*common, "-rdynamic", ROOT / "benches/sender.c", "-o", OUT / "sender", "-ldl", "-pthread")
 
 
+def rounds_of(rounds, share):
+    return max(min(rounds, 3), round(share * rounds))
+
+
 def measure(case, rounds, scale, libraries):
     named = [f"{name}={path}" for name, path in libraries.items()]
-    program, anchors, receivers = "sender", ["stock", "same"], RECEIVERS
+    program, anchors, settings = "sender", ["stock", "same"], SETTINGS
     if case in times.CASES:
-        program, anchors, receivers = "latency", times.CASES[case], ["reader" if case == "cold" else "sink"]
-        rounds = rounds if case in ("push-pull", "cold") else rounds // 2 + 1
+        share = 1 if case in ("push-pull", "cold") else 0.5
+        program, anchors, settings = "latency", times.CASES[case], {"": ("reader" if case == "cold" else "sink", "", share)}
     anchors = [f"alone={libraries['kvconn']}" if anchor == "alone" else anchor for anchor in anchors]
     rows = []
-    for receiver in receivers:
-        output = run(OUT / program, OUT / receiver, OUT / "libzmq.so", rounds, scale, case, *anchors, *named,
-                     stdout=subprocess.PIPE, text=True).stdout
-        rows += [json.loads(line) | {"receiver": receiver} for line in output.splitlines()]
+    for setting, (receiver, suffix, share) in settings.items():
+        output = run(OUT / program, OUT / receiver, OUT / "libzmq.so", rounds_of(rounds, share), scale, case + suffix,
+                     *anchors, *named, stdout=subprocess.PIPE, text=True).stdout
+        rows += [json.loads(line) | {"setting": setting} for line in output.splitlines()]
     print(".", end="", file=sys.stderr, flush=True)
     return rows
 
@@ -107,15 +113,15 @@ def measure_python(sink, rounds):
 
 
 def summary(rows, case, form):
-    """Medians and minima of a form, by receiver. Ratios of throughput are of one round each: what else the machine did met both."""
+    """Medians and minima of a form, by setting. Ratios of throughput are of one round each: what else the machine did met both."""
     result = {"case": case, "form": form}
-    for receiver in RECEIVERS:
-        mine = [row for row in rows if row["case"] == case and row["receiver"] == receiver]
+    for setting in SETTINGS:
+        mine = [row for row in rows if row["case"] == case and row["setting"] == setting]
         of = {name: [row for row in mine if row["form"] == name] for name in ("stock", "same", form)}
         median = lambda key, name: statistics.median(row[key] for row in of[name])
         lowest = lambda key, name: min(row[key] for row in of[name])
         each = lambda key, name: statistics.median(1000 * row[key] / row["messages"] for row in of[name])
-        result[receiver] = {
+        result[setting] = {
             "ns": {name: median("wall_ns", name) for name in of},
             # Median, first and third quartile.
             "throughput": {name: quartiles(a["wall_ns"] / b["wall_ns"] for a, b in zip(of[name], of[form]))
@@ -137,7 +143,8 @@ def quartiles(values):
 def heading(rounds, load_before):
     machine = f"{os.cpu_count()} processors ({platform.machine()}), Linux {platform.release()}"
     load = f"Load of the machine: {load_before:.1f} before, {os.getloadavg()[0]:.1f} at the end."
-    return f"{date.today()}, {machine}, {rounds} rounds. {load}\n"
+    apart, pull = (rounds_of(rounds, SETTINGS[setting][2]) for setting in ("apart", "sink"))
+    return f"{date.today()}, {machine}, {rounds} rounds ({apart} with libzmq's thread apart, {pull} with a PULL socket). {load}\n"
 
 
 def name_of(s):
@@ -149,10 +156,10 @@ def ratio_text(values):
     return f"{median:.2f} ({first:.2f} – {third:.2f})"
 
 
-def rows_of(summaries, receiver, more):
-    """Rows of a table: what both receivers show, and what `more` makes of the receiver's figures and the form."""
+def rows_of(summaries, setting, more):
+    """Rows of a table: what every setting shows, and what `more` makes of its figures and the form."""
     for s in summaries:
-        r, form = s[receiver], s["form"]
+        r, form = s[setting], s["form"]
         cells = [
             name_of(s),
             f"{r['ns']['stock']:.0f} / {r['ns']['same']:.0f}",
@@ -166,7 +173,7 @@ def rows_of(summaries, receiver, more):
 COMMON = "| case | ns per message: raw stock / same | kvconn | throughput: against stock | same "
 
 
-def table(summaries):
+def sender_table(summaries, setting, text):
     def more(r, form):
         pair = lambda key, digits=0: f"{r[key]['same']:.{digits}f} → {r[key][form]:.{digits}f}"
         ratio = lambda key: f"{r[key][form] / r[key]['same']:.2f}"
@@ -174,16 +181,30 @@ def table(summaries):
                 pair("switches_per_1000", 1), pair("writes_per_1000", 1))
 
     lines = [
-        "The receiver costs little (benches/reader.c). Medians of the rounds; in brackets the quartiles of a round's ratio. \"stock\" is raw "
-        "libzmq with its own options, \"same\" has kvconn's OUT_BATCH_SIZE. Processor time of the sending threads, and of their whole process: "
-        "minima, and kvconn's divided by that of \"same\". Context switches of that process and writes to its sockets: for 1,000 messages. "
-        "An arrow leads from \"same\" to kvconn.",
+        text,
         "",
         f"{COMMON}| sender's CPU, ns: same → kvconn | ratio | process CPU, ratio | switches per 1000 | writes per 1000 |",
         "| --- " * 10 + "|",
-        *rows_of(summaries, "reader", more),
+        *rows_of(summaries, setting, more),
     ]
     return "\n".join(lines) + "\n"
+
+
+def table(summaries):
+    return sender_table(
+        summaries, "reader",
+        "The receiver costs little (benches/reader.c), and libzmq's thread shares the sender's processor. "
+        "Medians of the rounds; in brackets the quartiles of a round's ratio. \"stock\" is raw "
+        "libzmq with its own options, \"same\" has kvconn's OUT_BATCH_SIZE. Processor time of the sending threads, and of their whole process: "
+        "minima, and kvconn's divided by that of \"same\". Context switches of that process and writes to its sockets: for 1,000 messages. "
+        "An arrow leads from \"same\" to kvconn.",
+    )
+
+
+def apart_table(summaries):
+    return sender_table(
+        summaries, "apart", "The same receiver, and libzmq's thread shares its processor: every message passes from one processor to another.",
+    )
 
 
 def pull_table(summaries):
@@ -274,6 +295,7 @@ def main():
     parts = [
         heading(rounds, load),
         table(summaries) if summaries else None,
+        apart_table(summaries) if summaries else None,
         pull_table(summaries) if summaries else None,
         times.table(timed) if timed else None,
         times.stalled_table(stalled) if stalled else None,

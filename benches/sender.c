@@ -1,7 +1,7 @@
 /* The sending process of the benchmark: kvconn through its C API beside raw libzmq, in one process, in turns.
  *
- * sender SINK LIBZMQ ROUNDS SCALE CASES FORM...: SINK is the program sink or reader. CASES is a list of names with commas, or "all". A
- * FORM is "stock" or "same" (raw libzmq with its own options, and with kvconn's OUT_BATCH_SIZE), or name=PATH of a libkvconn.so. Prints
+ * sender SINK LIBZMQ ROUNDS SCALE CASES FORM...: SINK is the program sink or reader. CASES is a list of names with commas, or "all". With
+ * ":apart" after its name, libzmq's thread of a case has the receiver's processors and not the sender's. A FORM is "stock" or "same" (raw libzmq with its own options, and with kvconn's OUT_BATCH_SIZE), or name=PATH of a libkvconn.so. Prints
  * one line of JSON for each measurement. Every round measures every form of a case once, in another order than the round before. */
 #define _GNU_SOURCE
 #include "bench.h"
@@ -259,7 +259,7 @@ static double send_all(struct run *run, struct worker *workers, unsigned long me
     return cpu;
 }
 
-static void measure(const struct a_case *which, const struct form *form, int round, double scale, char **argv)
+static void measure(const struct a_case *which, const struct form *form, int apart, int round, double scale, char **argv)
 {
     struct run run = {.which = which, .form = form, .zmq = load_libzmq(argv[2]), .seconds = scale};
     struct worker workers[MAX_THREADS];
@@ -272,6 +272,8 @@ static void measure(const struct a_case *which, const struct form *form, int rou
     unsigned long total = 0, messages = which->messages * scale / which->threads / which->endpoints;
     messages = (messages ? messages : 1) * which->endpoints;
     send_all(&run, workers, messages < 6400 ? messages : 6400, &total); /* warm */
+    if (apart) /* it has given itself its name by now */
+        move_to_sinks("ZMQbg/IO");
 
     struct rusage before, after;
     unsigned long writes_before = atomic_load(&writes);
@@ -313,6 +315,9 @@ int main(int argc, char **argv)
     char *names = strdup(argv[5]);
     for (char *name = strtok(names, ","); name != NULL; name = strtok(NULL, ",")) {
         int found = 0;
+        char *apart = strstr(name, ":apart");
+        if (apart != NULL)
+            *apart = 0;
         for (size_t c = 0; c < sizeof CASES / sizeof *CASES; c++) {
             if (strcmp(name, CASES[c].name) != 0 && (strcmp(name, "all") != 0 || CASES[c].how == BY_TIME))
                 continue;
@@ -321,7 +326,7 @@ int main(int argc, char **argv)
                 part_processors();
             for (int round = 0; round < rounds; round++)
                 for (int i = 0; i < count; i++)
-                    measure(&CASES[c], &forms[(i + round) % count], round, scale, argv);
+                    measure(&CASES[c], &forms[(i + round) % count], apart != NULL, round, scale, argv);
         }
         require(found, name);
     }
