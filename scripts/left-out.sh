@@ -7,6 +7,12 @@ what=$1
 here=$(dirname "$0")
 : "${PYTHON:=python3}" "${VENV:=target/venv}" "${BINDINGS:=target/bindings}"
 have() { command -v "$1" >/dev/null 2>&1; }
+# docs/operations.md, "A process that hangs".
+gdb_knows_the_processor() {
+    grep -q amx_tile /proc/cpuinfo || return 0
+    version=$(gdb --version | sed -n '1s/.* \([0-9][0-9]*\)\..*/\1/p')
+    [ "${version:-0}" -ge 14 ]
+}
 
 lines() {
     if [ ! -e "$VENV/.stamp" ]; then
@@ -30,7 +36,11 @@ lines() {
     if [ "$(id -u)" != 0 ] && [ "$(ulimit -H -n)" != unlimited ] && [ "$(ulimit -H -n)" -lt 12000 ]; then
         echo "2,000 endpoints at once: the limit of descriptors is $(ulimit -H -n); ulimit -Hn 12000, or run as root"
     fi
-    have gdb && have strip || echo "gdb on a process that hangs: there is no gdb or no strip; apt-get install gdb binutils"
+    if ! have gdb || ! have strip; then
+        echo "gdb on a process that hangs: there is no gdb or no strip; apt-get install gdb binutils"
+    elif ! have lldb && ! gdb_knows_the_processor; then
+        echo "gdb on a process that hangs: gdb before version 14 does not know this processor (AMX); apt-get install lldb"
+    fi
     have go || echo "bindings, Go: there is no 'go'; apt-get install golang-go"
     if ! have node; then
         echo "bindings, Node.js: there is no 'node'; apt-get install nodejs npm, then make bindings"

@@ -58,7 +58,7 @@ def _parser() -> argparse.ArgumentParser:
     status.add_argument(
         "--dump",
         action="store_true",
-        help="with a PID: every connection and node, by gdb. The process stands still for a second or two",
+        help="with a PID: every connection and node, by gdb or lldb. The process stands still for a second or two",
     )
     status.set_defaults(run=_run_status)
     options = commands.add_parser(

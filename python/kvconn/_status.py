@@ -1,6 +1,6 @@
 """`kvconn status`: what a file of metrics says, and what can be seen of a process from outside.
 
-A process is not asked to do anything, except with a dump: gdb then calls kvconn_dump in it.
+A process is not asked to do anything, except with a dump: a debugger then calls kvconn_dump in it.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ LOOK_AT = {
     "kvconn_log_failures_total": "the log is incomplete",
     "kvconn_log_dropped_lines_total": "the log is incomplete",
 }
-GDB_SECONDS = 60
+DEBUGGER_SECONDS = 60
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -93,7 +93,7 @@ def of_process(pid: int, dump: bool) -> int:
         return 1
     if dump:
         return _dump(pid)
-    print(f"for all connections, nodes and fences: kvconn status {pid} --dump (gdb stops the process for a second or two)")
+    print(f"for all connections, nodes and fences: kvconn status {pid} --dump (a debugger stops the process for a second or two)")
     return 0
 
 
@@ -112,35 +112,71 @@ def _each(directory: pathlib.Path) -> list[pathlib.Path]:
         return []
 
 
-def _dump(pid: int) -> int:
-    """Lets gdb call kvconn_dump in the process, into a file there, and prints that file."""
-    gdb = shutil.which("gdb")
+def gdb_is_safe(version: str, cpuinfo: str) -> bool:
+    """Whether this gdb may call a function in a process of this machine.
+
+    Before version 14 it cannot write back the registers of a processor with AMX (Intel Xeon since Sapphire Rapids). The
+    call is made, and then a system call or a computation of the process goes wrong.
+    """
+    first = version.partition("\n")[0]
+    number = re.search(r" (\d+)\.\S*$", first)
+    return "amx_tile" not in cpuinfo or (number is not None and int(number[1]) >= 14)
+
+
+def _debugger(pid: int, path: str) -> list[str] | None:
+    """A command that calls kvconn_dump in the process, into this new file there. None if there is no debugger for it."""
+    # The C library's names with underscores: `open` and `close` may be others' functions, which such a call would crash.
+    opened = f'((int(*)(const char*, int, int))__open)("{path}", {CREATE}, 0600)'
+    dumped, closed = "((int(*)(int, void*))kvconn_dump)($fd, (void*)0)", "((int(*)(int))__close)($fd)"
+    gdb, lldb = shutil.which("gdb"), shutil.which("lldb")
+    if gdb is not None:
+        said = subprocess.run([gdb, "--version"], capture_output=True, text=True, stdin=subprocess.DEVNULL).stdout
+        if gdb_is_safe(said, _read(pathlib.Path("/proc/cpuinfo"))):
+            calls = [
+                "set language c",  # gdb takes that of the frame in which the process stands
+                "set unwindonsignal on",
+                f"set $fd = {opened}",
+                f"print {dumped}",
+                f"print {closed}",
+            ]
+            command = [gdb, "-nx", "-iex", "set debuginfod enabled off", "-p", str(pid), "-batch"]
+            return command + [word for call in calls for word in ("-ex", call)]
+    if lldb is not None:
+        # With full debug information, lldb knows the name only inside Rust's modules. So it gets the symbol.
+        dumped = 'int dump(int, void*) __asm__("kvconn_dump"); dump($fd, (void*)0)'
+        calls = [f"expression -l c -- {call}" for call in (f"int $fd = {opened}", dumped, closed)]
+        command = [lldb, "--no-lldbinit", "-p", str(pid), "--batch"]
+        return command + [word for call in calls for word in ("-o", call)]
     if gdb is None:
         print("kvconn: gdb is not installed. docs/operations.md has the command for another machine", file=sys.stderr)
-        return 1
+    else:
+        print(
+            "kvconn: this gdb cannot give the process its registers back: gdb before version 14 does not know this processor's "
+            "(AMX). Install gdb 14 or lldb",
+            file=sys.stderr,
+        )
+    return None
+
+
+def _dump(pid: int) -> int:
+    """Lets a debugger call kvconn_dump in the process, into a file there, and prints that file."""
     path = f"/tmp/kvconn-{secrets.token_hex(8)}.txt"
-    # The C library's names with underscores: `open` and `close` may be others' functions, which such a call would crash.
-    calls = [
-        "set language c",  # gdb takes that of the frame in which the process stands
-        "set unwindonsignal on",
-        f'set $fd = ((int(*)(const char*, int, int))__open)("{path}", {CREATE}, 0600)',
-        "print ((int(*)(int, void*))kvconn_dump)($fd, (void*)0)",
-        "print ((int(*)(int))__close)($fd)",
-    ]
-    command = [gdb, "-nx", "-iex", "set debuginfod enabled off", "-p", str(pid), "-batch"]
-    command += [word for call in calls for word in ("-ex", call)]
+    command = _debugger(pid, path)
+    if command is None:
+        return 1
+    name = pathlib.Path(command[0]).name
     said = ""
     there = pathlib.Path(f"/proc/{pid}/root{path}")  # the file system of the process, which may be a container's
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=GDB_SECONDS, stdin=subprocess.DEVNULL)
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=DEBUGGER_SECONDS, stdin=subprocess.DEVNULL)
         said = ran.stderr
         text = there.read_text(encoding="utf-8", errors="replace")
     except subprocess.TimeoutExpired:
-        print(f"kvconn: gdb has not ended within {GDB_SECONDS} s", file=sys.stderr)
+        print(f"kvconn: {name} has not ended within {DEBUGGER_SECONDS} s", file=sys.stderr)
         return 1
     except OSError:
         last = [line for line in said.splitlines() if line.strip()]
-        print(f"kvconn: gdb could not do it: {last[-1] if last else 'no reason given'}", file=sys.stderr)
+        print(f"kvconn: {name} could not do it: {last[-1] if last else 'no reason given'}", file=sys.stderr)
         return 1
     finally:
         with contextlib.suppress(OSError):

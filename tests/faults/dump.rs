@@ -197,17 +197,29 @@ fn tempfile() -> std::fs::File {
 /// The command lines of docs/operations.md that attach a debugger to the process `PID`.
 fn documented_commands() -> Vec<String> {
     let operations = std::fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/docs/operations.md")).unwrap();
-    operations.lines().filter(|line| line.starts_with("gdb -p PID ")).map(str::to_owned).collect()
+    let attaches = |line: &&str| line.starts_with("gdb -p PID ") || line.starts_with("lldb -p PID ");
+    operations.lines().filter(attaches).map(str::to_owned).collect()
+}
+
+/// Whether this debugger is here and can give a process its registers back: gdb before version 14 cannot on a processor with AMX.
+fn can_call(debugger: &str) -> bool {
+    let Ok(said) = Command::new(debugger).arg("--version").output() else { return false };
+    let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
+    if debugger != "gdb" || !cpuinfo.contains("amx_tile") {
+        return true;
+    }
+    let first = String::from_utf8_lossy(&said.stdout).lines().next().unwrap_or_default().to_owned();
+    let version = first.rsplit(' ').next().and_then(|version| version.split('.').next()?.parse::<u32>().ok());
+    version.is_some_and(|version| version >= 14)
 }
 
 /// The commands of docs/operations.md, on a process that hangs: with a library that has no symbols but the exported ones, with
 /// this build, which has full debug information, and with the one of `make lib`, which has line tables only.
 #[test]
 fn a_debugger_can_call_it_with_and_without_debug_information() {
-    let gdb = Command::new("gdb").arg("--version").stdout(Stdio::null()).status();
     let strip = Command::new("strip").arg("--version").stdout(Stdio::null()).status();
-    if gdb.is_err() || strip.is_err() {
-        println!("SKIPPED: there is no gdb or no strip here");
+    if strip.is_err() || !(can_call("gdb") || can_call("lldb")) {
+        println!("SKIPPED: there is no strip here, or no debugger that knows this processor");
         return;
     }
     let directory = std::env::temp_dir().join(format!("kvconn-gdb-{}", std::process::id()));
@@ -252,10 +264,10 @@ fn the_documented_commands_work(directory: &Path, library: &Path) -> bool {
     let commands = documented_commands();
     assert_eq!(
         commands.len(),
-        2,
-        "docs/operations.md shows one command for standard error and one for a file: {commands:?}"
+        3,
+        "docs/operations.md shows gdb for standard error and for a file, and lldb for standard error: {commands:?}"
     );
-    for command in commands {
+    for command in commands.iter().filter(|command| can_call(command.split(' ').next().unwrap_or_default())) {
         // The process's standard error is one file, the file of the second command another.
         let (standard_error, file) = (directory.join("stderr"), directory.join("file"));
         let mut child = Command::new(&program)
@@ -271,13 +283,17 @@ fn the_documented_commands_work(directory: &Path, library: &Path) -> bool {
             false => (&standard_error, command.clone()),
         };
         // Without a person's own start-up files.
-        let shown = shown.replacen("gdb ", "gdb -nx ", 1).replace("PID", &child.id().to_string());
-        let gdb = Command::new("sh").arg("-c").arg(&shown).output().unwrap();
+        let shown = match shown.starts_with("gdb ") {
+            true => shown.replacen("gdb ", "gdb -nx ", 1),
+            false => shown.replacen("lldb ", "lldb --no-lldbinit ", 1),
+        };
+        let shown = shown.replace("PID", &child.id().to_string());
+        let debugger = Command::new("sh").arg("-c").arg(&shown).output().unwrap();
         let ended = child.try_wait().unwrap();
         child.kill().unwrap();
         child.wait().unwrap();
-        let told = String::from_utf8_lossy(&gdb.stdout).into_owned() + &String::from_utf8_lossy(&gdb.stderr);
-        if told.contains("ptrace: Operation not permitted") {
+        let told = String::from_utf8_lossy(&debugger.stdout).into_owned() + &String::from_utf8_lossy(&debugger.stderr);
+        if told.contains("Operation not permitted") {
             return false;
         }
         let text = std::fs::read_to_string(written).unwrap_or_else(|e| panic!("{shown}: {e}\n{told}"));

@@ -302,15 +302,40 @@ def test_the_status_of_a_process(engine):
 
 def test_a_dump_of_a_process(engine):
     process, endpoint = engine
-    if not shutil.which("gdb"):
-        assert "gdb is not installed" in command("status", process.pid, "--dump").stderr
-        pytest.skip("gdb is not installed")
     ran = command("status", process.pid, "--dump")
-    if ran.returncode and "not permitted" in ran.stderr:
-        pytest.skip(f"this machine lets no one trace a process: {ran.stderr.strip()}")
+    assert process.poll() is None
+    for reason in ("gdb is not installed", "Install gdb 14 or lldb", "not permitted"):
+        if ran.returncode and reason in ran.stderr:
+            pytest.skip(ran.stderr.strip())
     assert ran.returncode == 0, ran.stderr
     assert endpoint in ran.stdout and "READY for" in ran.stdout, ran.stdout
+
+
+def test_a_dump_by_lldb(engine, tmp_path):
+    if not (lldb := shutil.which("lldb")):
+        pytest.skip("lldb is not installed")
+    process, endpoint = engine
+    (tmp_path / "lldb").symlink_to(lldb)
+    ran = command("status", process.pid, "--dump", PATH=str(tmp_path))
     assert process.poll() is None
+    if ran.returncode and "not permitted" in ran.stderr:
+        pytest.skip(ran.stderr.strip())
+    assert ran.returncode == 0, ran.stderr
+    assert endpoint in ran.stdout and "READY for" in ran.stdout, ran.stdout
+
+
+def test_an_old_gdb_calls_nothing_on_a_processor_with_amx():
+    """Its registers would not be given back: an engine's `read` returned ERESTARTSYS after the call."""
+    from kvconn._status import gdb_is_safe
+
+    old = ["GNU gdb (Debian 13.1-3) 13.1", "GNU gdb (Ubuntu 12.1-0ubuntu1~22.04) 12.1", "GNU gdb (GDB) Red Hat Enterprise Linux 10.2-13.el9"]
+    new = ["GNU gdb (Debian 16.3-1) 16.3", "GNU gdb (Ubuntu 15.0.50.20240403-0ubuntu1) 15.0.50.20240403-git", "GNU gdb (GDB) 14.1"]
+    amx, other = "flags\t\t: fpu avx512f amx_bf16 amx_tile amx_int8", "flags\t\t: fpu avx512f"
+    for version in old:
+        assert not gdb_is_safe(f"{version}\nCopyright (C) 2023", amx) and gdb_is_safe(version, other), version
+    for version in new:
+        assert gdb_is_safe(f"{version}\nCopyright (C) 2024", amx) and gdb_is_safe(version, other), version
+    assert not gdb_is_safe("", amx)
 
 
 # ---- options ---------------------------------------------------------------------------------------------------------

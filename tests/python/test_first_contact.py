@@ -133,7 +133,7 @@ def test_a_machine_that_has_all_leaves_nothing_out(machine, tmp_path):
     (tmp_path / "venv" / ".stamp").touch()
     (tmp_path / "bindings" / "node" / "node_modules" / "koffi").mkdir(parents=True)
     java = "echo 'openjdk version \"22.0.1\" 2024-04-16' >&2"
-    tools = dict.fromkeys("unshare ip tc gdb strip go node javac mcs mono".split(), "exit 0") | {"java": java}
+    tools = dict.fromkeys("unshare ip tc gdb lldb strip go node javac mcs mono".split(), "exit 0") | {"java": java}
     environment = {"VENV": str(tmp_path / "venv"), "BINDINGS": str(tmp_path / "bindings")}
     result = run("left-out.sh", "test", path=machine(GOOD | tools | {"id": "echo 0"}), **environment)
     assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
