@@ -1275,6 +1275,7 @@ kvconn_status_t kvconn_metrics_text(kvconn_manager_t m, char *buffer, size_t cap
 
 /** Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs. In gdb (the cast is
  * needed, with and without debug information): call ((int(*)(int, void*))kvconn_dump)(2, (void*)0)
+ * On a processor with AMX it must be gdb 14 or later, or lldb: docs/operations.md.
  * Waits for no lock and leaves out what it cannot get without waiting. Works after kvconn_shutdown. Raises no SIGPIPE.
  * @param fd a descriptor that can be written.
  * @retval KVCONN_OK      the text is written.
