@@ -1273,9 +1273,8 @@ kvconn_status_t kvconn_describe(kvconn_manager_t m, char *buffer, size_t capacit
 kvconn_status_t kvconn_metrics_text(kvconn_manager_t m, char *buffer, size_t capacity, size_t *needed,
                                     kvconn_error_t *error);
 
-/** Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs. In gdb (the cast is
- * needed, with and without debug information): call ((int(*)(int, void*))kvconn_dump)(2, (void*)0)
- * On a processor with AMX it must be gdb 14 or later, or lldb: docs/operations.md.
+/** Writes the descriptions of all managers to a descriptor, for a debugger on a process that hangs. In gdb (14 or later
+ * on a processor with AMX; the cast is needed): call ((int(*)(int, void*))kvconn_dump)(2, (void*)0)
  * Waits for no lock and leaves out what it cannot get without waiting. Works after kvconn_shutdown. Raises no SIGPIPE.
  * @param fd a descriptor that can be written.
  * @retval KVCONN_OK      the text is written.
