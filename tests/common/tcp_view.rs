@@ -46,6 +46,11 @@ impl TcpView {
         value
     }
 
+    /// After how long without an acknowledgement the kernel sends again. The user timeout counts from then.
+    pub fn retransmission_timeout(&self) -> Duration {
+        Duration::from_micros(self.info().tcpi_rto.into())
+    }
+
     fn info(&self) -> Info {
         let mut info = Info::default();
         self.option(libc::TCP_INFO, &mut info);
@@ -93,7 +98,9 @@ const ESTABLISHED: u8 = 1;
 struct Info {
     tcpi_state: u8,
     bytes: [u8; 7],
-    words: [u32; 24],
+    /// In microseconds.
+    tcpi_rto: u32,
+    words: [u32; 23],
     rates: [u64; 2],
     tcpi_bytes_acked: u64,
     tcpi_bytes_received: u64,
