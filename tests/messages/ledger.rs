@@ -82,8 +82,8 @@ fn pings_that_were_answered_late_do_not_leave_anything_unacknowledged() {
     flushed.unwrap();
     assert_eq!(acknowledged, sent);
     let (pings, pongs) = ((view.received() - 92) / 9, (view.acked() - 93 - sent * (FRAME + 9)) / 7);
-    // One may be in flight.
-    assert!(pings >= 15 && pings.abs_diff(pongs) <= 1, "{pings} PINGs, {pongs} PONGs");
+    // The last ones may be in flight.
+    assert!(pings >= 15 && pings.abs_diff(pongs) <= 3, "{pings} PINGs, {pongs} PONGs");
 }
 
 #[test]
