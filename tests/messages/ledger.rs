@@ -64,9 +64,9 @@ fn a_stopped_peer_acknowledges_what_its_kernel_holds_and_no_more() {
     assert_eq!(acknowledged, sent);
 }
 
-/// A peer that does not read still sends its PINGs. libzmq cannot write meanwhile, and answers many with one PONG.
+/// A peer that does not read still sends its PINGs. libzmq cannot write meanwhile, and answers all of them later.
 #[test]
-fn pings_that_were_answered_together_do_not_leave_anything_unacknowledged() {
+fn pings_that_were_answered_late_do_not_leave_anything_unacknowledged() {
     const FRAME: u64 = 1 << 20;
     let (heartbeat, rcvhwm) = (ms(60), 1);
     let peer = Peer::with(PeerOptions { heartbeat, rcvhwm, log: false, ..PeerOptions::default() });
@@ -82,7 +82,8 @@ fn pings_that_were_answered_together_do_not_leave_anything_unacknowledged() {
     flushed.unwrap();
     assert_eq!(acknowledged, sent);
     let (pings, pongs) = ((view.received() - 92) / 9, (view.acked() - 93 - sent * (FRAME + 9)) / 7);
-    assert!(pongs + 5 < pings, "{pings} PINGs, {pongs} PONGs: this tests nothing");
+    // The last ones may be in flight.
+    assert!(pings >= 15 && pings.abs_diff(pongs) <= 3, "{pings} PINGs, {pongs} PONGs");
 }
 
 #[test]

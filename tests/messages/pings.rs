@@ -40,11 +40,21 @@ impl RawPull {
 
     /// The next frame: its flags and what is in it.
     fn frame(&mut self) -> (u8, Vec<u8>) {
-        let mut head = [0; 2];
-        self.stream.read_exact(&mut head).expect("a frame");
-        let mut body = vec![0; head[1].into()];
+        let (flags, size) = self.head();
+        let mut body = vec![0; size];
         self.stream.read_exact(&mut body).expect("all of it");
-        (head[0], body)
+        (flags, body)
+    }
+
+    /// The next frame's head: its flags without that of a long size, and how many bytes follow.
+    fn head(&mut self) -> (u8, usize) {
+        const LONG_SIZE: u8 = 2;
+        let mut flags = [0];
+        self.stream.read_exact(&mut flags).expect("a frame");
+        let mut size = [0; 8];
+        let place = if flags[0] & LONG_SIZE == 0 { 7 } else { 0 };
+        self.stream.read_exact(&mut size[place..]).expect("its size");
+        (flags[0] & !LONG_SIZE, u64::from_be_bytes(size) as usize)
     }
 }
 
@@ -86,6 +96,62 @@ fn a_ping_is_answered_with_the_first_sixteen_bytes_of_its_context() {
             peer.ping(&[b"\0\0".as_slice(), &context[..length]].concat());
             let (flags, body) = peer.frame();
             assert_eq!((flags, &body[..5], &body[5..]), (4, b"\x04PONG".as_slice(), &context[..length.min(16)]));
+        }
+    });
+}
+
+/// libzmq writes a large frame from where it is. The answer to each PING that comes meanwhile follows the frame, and what was
+/// read of the frame before makes no difference.
+#[test]
+fn a_ping_within_a_large_frame_is_answered_behind_it() {
+    with_raw_pull(listener(), |conn, mut peer| {
+        // More than two kernels hold of it.
+        let large: Vec<u8> = (0..24 << 20).map(|place: usize| (place ^ place >> 8) as u8).collect();
+        for read in [0, 8 << 10, 64 << 10, 1 << 20] {
+            send(conn, &[b"first", &large, b"last"], LONG).expect("accepted");
+            assert_eq!(peer.frame(), (1, b"first".to_vec()));
+            assert_eq!(peer.head(), (1, large.len()));
+            let mut body = vec![0; large.len()];
+            peer.stream.read_exact(&mut body[..read]).expect("its beginning");
+            for _ in 0..3 {
+                peer.ping(b"\0\0context");
+                std::thread::sleep(ms(20));
+            }
+            peer.stream.read_exact(&mut body[read..]).expect("the rest");
+            assert!(body == large, "after {read} bytes of it");
+            for _ in 0..3 {
+                assert_eq!(peer.frame(), (4, b"\x04PONGcontext".to_vec()));
+            }
+            assert_eq!(peer.frame(), (0, b"last".to_vec()));
+        }
+        let (flushed, acknowledged) = conn.flush(0, after(LONG));
+        flushed.expect("all of it has arrived");
+        assert_eq!(acknowledged, 4);
+    });
+}
+
+/// A peer that does not read gets heartbeats answered later, and what is acknowledged afterwards is exact although messages
+/// follow each other.
+#[test]
+fn heartbeats_without_room_for_their_answers_delay_no_later_flush() {
+    with_raw_pull(listener(), |conn, mut peer| {
+        let large = vec![7; 24 << 20];
+        send(conn, &[&large], LONG).expect("accepted");
+        assert_eq!(peer.head(), (0, large.len()));
+        for _ in 0..30 {
+            peer.ping(b"\0\0");
+            std::thread::sleep(ms(5));
+        }
+        peer.stream.read_exact(&mut vec![0; large.len()]).expect("the message");
+        for _ in 0..30 {
+            assert_eq!(peer.frame(), (4, b"\x04PONG".to_vec()));
+        }
+        for sequence in 2..=5 {
+            send(conn, &[b"x"], LONG).expect("accepted");
+            assert_eq!(peer.frame(), (0, b"x".to_vec()));
+            let (flushed, acknowledged) = conn.flush(0, after(ms(1000)));
+            flushed.unwrap_or_else(|error| panic!("message {sequence}: {error:?}"));
+            assert_eq!(acknowledged, sequence);
         }
     });
 }

@@ -15,7 +15,11 @@ const LIMIT: Duration = Duration::from_secs(30);
 fn messages() -> Vec<Message> {
     let frame = |size: usize| -> Vec<u8> { (0..size).map(|place| (place * 31 + size) as u8).collect() };
     // A frame of n bytes is one of n + 33 on the wire, whose length has one byte up to 255.
-    let sizes = [0, 1, 2, 32, 33, 34, 221, 222, 223, 224, 254, 255, 256, 4095, 8191, 8192, 65_535, 65_536, 1 << 20];
+    // One of 32 KiB or more on the wire is not copied as a whole.
+    let sizes = [
+        0, 1, 2, 32, 33, 34, 221, 222, 223, 224, 254, 255, 256, 4095, 8191, 8192, 24_543, 32_734, 32_735, 32_768,
+        40_927, 65_535, 65_536, 1_048_576,
+    ];
     let mut messages: Vec<Message> = sizes.iter().map(|size| vec![frame(*size)]).collect();
     messages.push(sizes.iter().map(|size| frame(*size)).collect());
     messages.push((0..64).map(frame).collect());

@@ -218,7 +218,7 @@ impl Ledger {
     /// enough apart for libzmq to hand what it has to our kernel. Returns true if missing PONGs were found. Then
     /// `written` must be recorded again.
     ///
-    /// libzmq answers several PINGs with one PONG if it cannot write in between. So some PONGs that the ledger
+    /// libzmq answers PINGs of different contexts with one PONG if it cannot write in between. So some PONGs that the ledger
     /// subtracts were never sent. They are found as follows: bytes are missing at every check, although everything
     /// could have been written long ago, and they are as many as a whole number of PONGs. Everything could have been
     /// written if all that the kernel had at the beginning was acknowledged since: then the kernel has signalled room
