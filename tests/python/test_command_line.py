@@ -341,7 +341,8 @@ while True:
 def test_a_dump_of_a_process_within_malloc_leaves_it_running(tmp_path):
     """The call waits for a lock that its own thread holds. It is taken back, and the process goes on."""
     log = tmp_path / "log"
-    with log.open("w") as out, subprocess.Popen([sys.executable, "-c", IN_MALLOC], stdout=out) as process:
+    path = os.environ | {"PYTHONPATH": str(ROOT / "python")}
+    with log.open("w") as out, subprocess.Popen([sys.executable, "-c", IN_MALLOC], stdout=out, env=path) as process:
         try:
             wait_until_true("it runs", lambda: log.stat().st_size > 10)
             for _ in range(2):
