@@ -327,7 +327,7 @@ def test_a_dump_by_lldb(engine, tmp_path):
 # Its thread is in malloc most of the time, and holds the lock of it: there is a second thread.
 IN_MALLOC = """
 import ctypes, threading, kvconn
-kvconn.info()
+kvconn.Manager()
 threading.Thread(target=threading.Event().wait, daemon=True).start()
 trim = ctypes.CDLL(None).malloc_trim
 print("ready", flush=True)
