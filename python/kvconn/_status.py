@@ -9,6 +9,7 @@ import pathlib
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 
@@ -27,6 +28,8 @@ LOOK_AT = {
     "kvconn_log_dropped_lines_total": "the log is incomplete",
 }
 DEBUGGER_SECONDS = 60
+# The most that a call in the process takes. The thread that makes it may hold the lock of malloc: then it never returns.
+CALL_SECONDS = 5
 CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL
 
 
@@ -135,6 +138,8 @@ def _debugger(pid: int, path: str) -> list[str] | None:
             calls = [
                 "set language c",  # gdb takes that of the frame in which the process stands
                 "set unwindonsignal on",
+                f"set direct-call-timeout {CALL_SECONDS}",  # from gdb 14 on; an older one is interrupted
+                "set unwind-on-timeout on",
                 f"set $fd = {opened}",
                 f"print {dumped}",
                 f"print {closed}",
@@ -144,7 +149,7 @@ def _debugger(pid: int, path: str) -> list[str] | None:
     if lldb is not None:
         # With full debug information, lldb knows the name only inside Rust's modules. So it gets the symbol.
         dumped = 'int dump(int, void*) __asm__("kvconn_dump"); dump($fd, (void*)0)'
-        calls = [f"expression -l c -- {call}" for call in (f"int $fd = {opened}", dumped, closed)]
+        calls = [f"expression -l c -u true -t {CALL_SECONDS * 1_000_000} -- {call}" for call in (f"int $fd = {opened}", dumped, closed)]
         command = [lldb, "--no-lldbinit", "-p", str(pid), "--batch"]
         return command + [word for call in calls for word in ("-o", call)]
     if gdb is None:
@@ -158,6 +163,27 @@ def _debugger(pid: int, path: str) -> list[str] | None:
     return None
 
 
+def _run(command: list[str]) -> str:
+    """Runs a debugger. Returns what it said of errors.
+
+    A debugger that is killed within a call leaves the process in it for ever: the registers are lost. SIGINT lets it take
+    the call back first.
+    """
+    ran = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        return ran.communicate(timeout=DEBUGGER_SECONDS)[1]
+    except BaseException:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ran.send_signal(signal.SIGINT)
+            ran.communicate(timeout=CALL_SECONDS)
+        raise
+    finally:
+        ran.kill()
+        ran.wait()
+
+
 def _dump(pid: int) -> int:
     """Lets a debugger call kvconn_dump in the process, into a file there, and prints that file."""
     path = f"/tmp/kvconn-{secrets.token_hex(8)}.txt"
@@ -168,9 +194,16 @@ def _dump(pid: int) -> int:
     said = ""
     there = pathlib.Path(f"/proc/{pid}/root{path}")  # the file system of the process, which may be a container's
     try:
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=DEBUGGER_SECONDS, stdin=subprocess.DEVNULL)
-        said = ran.stderr
+        said = _run(command)
         text = there.read_text(encoding="utf-8", errors="replace")
+        if not text or re.search(r"timed out|interrupted|signaled while", said, re.I):
+            print(text)
+            print(
+                f"kvconn: the call of kvconn_dump has not returned within {CALL_SECONDS} s and was taken back: the thread was "
+                "perhaps in malloc. The process goes on. Try again",
+                file=sys.stderr,
+            )
+            return 1
     except subprocess.TimeoutExpired:
         print(f"kvconn: {name} has not ended within {DEBUGGER_SECONDS} s", file=sys.stderr)
         return 1

@@ -324,6 +324,39 @@ def test_a_dump_by_lldb(engine, tmp_path):
     assert endpoint in ran.stdout and "READY for" in ran.stdout, ran.stdout
 
 
+# Its thread is in malloc most of the time, and holds the lock of it: there is a second thread.
+IN_MALLOC = """
+import ctypes, threading, kvconn
+kvconn.Manager()
+threading.Thread(target=threading.Event().wait, daemon=True).start()
+trim = ctypes.CDLL(None).malloc_trim
+print("ready", flush=True)
+while True:
+    for _ in range(2000):
+        trim(0)
+    print(".", flush=True)
+"""
+
+
+def test_a_dump_of_a_process_within_malloc_leaves_it_running(tmp_path):
+    """The call waits for a lock that its own thread holds. It is taken back, and the process goes on."""
+    log = tmp_path / "log"
+    path = os.environ | {"PYTHONPATH": str(ROOT / "python")}
+    with log.open("w") as out, subprocess.Popen([sys.executable, "-c", IN_MALLOC], stdout=out, env=path) as process:
+        try:
+            wait_until_true("it runs", lambda: log.stat().st_size > 10)
+            for _ in range(2):
+                ran = command("status", process.pid, "--dump")
+                if ran.returncode and any(why in ran.stderr for why in ("not installed", "Install gdb 14", "not permitted")):
+                    pytest.skip(ran.stderr.strip())
+                assert ran.returncode == 0 or "Try again" in ran.stderr, ran.stderr
+                before = log.stat().st_size
+                wait_until_true("it goes on", lambda before=before: log.stat().st_size > before)
+                assert process.poll() is None
+        finally:
+            process.kill()
+
+
 def test_an_old_gdb_calls_nothing_on_a_processor_with_amx():
     """Its registers would not be given back: an engine's `read` returned ERESTARTSYS after the call."""
     from kvconn._status import gdb_is_safe
