@@ -205,7 +205,7 @@ def _dump(pid: int) -> int:
             )
             return 1
     except subprocess.TimeoutExpired:
-        print(f"kvconn: {name} has not ended within {DEBUGGER_SECONDS} s", file=sys.stderr)
+        print(f"kvconn: {name} has not ended within {DEBUGGER_SECONDS} s. Try again", file=sys.stderr)
         return 1
     except OSError:
         last = [line for line in said.splitlines() if line.strip()]
