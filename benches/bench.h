@@ -96,10 +96,10 @@ struct libzmq load_libzmq(const char *path);
 struct form form_of(char *argument);
 
 /* As if on two machines: from now on this process has the first half of the processors, and each sink that it starts has the others.
- * With one processor all have it. Otherwise the kernel moves a thread of the receiver to where the sender leaves time, whereupon the
- * receiver's two threads take several times as long: the cheaper the sender, the slower would be the whole. */
+ * With one processor all have it. Otherwise the kernel moves a thread of the receiver to the sender's processors when these have time.
+ * Then the receiver's two threads take several times as long. It happens more often with a cheaper sender. */
 void part_processors(void);
-/* From now on this process's threads whose names begin so have the sinks' processors, if the processors are parted. */
+/* Moves this process's threads whose names begin like this to the sinks' processors. Does nothing if the processors are not parted. */
 void move_to_sinks(const char *threads);
 void start_sink(struct sink *sink, const char *program, const char *libzmq, int endpoints, int frames, size_t size,
                 enum sink_mode mode);

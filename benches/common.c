@@ -74,7 +74,7 @@ struct form form_of(char *argument)
     return form;
 }
 
-/* What the sinks have, if it is not what this process has. */
+/* The sinks' processors, once the processors are parted. */
 static cpu_set_t receivers;
 static int are_parted;
 

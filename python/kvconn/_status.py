@@ -118,8 +118,8 @@ def _each(directory: pathlib.Path) -> list[pathlib.Path]:
 def gdb_is_safe(version: str, cpuinfo: str) -> bool:
     """Whether this gdb may call a function in a process of this machine.
 
-    Before version 14 it cannot write back the registers of a processor with AMX (Intel Xeon since Sapphire Rapids). The
-    call is made, and then a system call or a computation of the process goes wrong.
+    A gdb before version 14 cannot restore the registers of a processor with AMX (Intel Xeon since Sapphire Rapids). After
+    the call a system call or a computation of the process fails.
     """
     first = version.partition("\n")[0]
     number = re.search(r" (\d+)\.\S*$", first)
@@ -156,8 +156,8 @@ def _debugger(pid: int, path: str) -> list[str] | None:
         print("kvconn: gdb is not installed. docs/operations.md has the command for another machine", file=sys.stderr)
     else:
         print(
-            "kvconn: this gdb cannot give the process its registers back: gdb before version 14 does not know this processor's "
-            "(AMX). Install gdb 14 or lldb",
+            "kvconn: gdb before version 14 cannot restore the registers of a process on this processor (AMX). "
+            "Install gdb 14 or lldb",
             file=sys.stderr,
         )
     return None
@@ -166,8 +166,8 @@ def _debugger(pid: int, path: str) -> list[str] | None:
 def _run(command: list[str]) -> str:
     """Runs a debugger. Returns what it said of errors.
 
-    A debugger that is killed within a call leaves the process in it for ever: the registers are lost. SIGINT lets it take
-    the call back first.
+    A debugger that is killed within a call leaves the process in it for ever: the registers are lost. SIGINT lets it cancel
+    the call first.
     """
     ran = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -199,8 +199,8 @@ def _dump(pid: int) -> int:
         if not text or re.search(r"timed out|interrupted|signaled while", said, re.I):
             print(text)
             print(
-                f"kvconn: the call of kvconn_dump has not returned within {CALL_SECONDS} s and was taken back: the thread was "
-                "perhaps in malloc. The process goes on. Try again",
+                f"kvconn: the call of kvconn_dump has not returned within {CALL_SECONDS} s and was cancelled: the thread was "
+                "perhaps inside malloc. The process goes on. Try again",
                 file=sys.stderr,
             )
             return 1

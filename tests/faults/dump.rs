@@ -201,7 +201,7 @@ fn documented_commands() -> Vec<String> {
     operations.lines().filter(attaches).map(str::to_owned).collect()
 }
 
-/// Whether this debugger is here and can give a process its registers back: gdb before version 14 cannot on a processor with AMX.
+/// Whether this debugger is here and can restore a process's registers: gdb before version 14 cannot on a processor with AMX.
 fn can_call(debugger: &str) -> bool {
     let Ok(said) = Command::new(debugger).arg("--version").output() else { return false };
     let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();

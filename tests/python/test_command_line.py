@@ -339,7 +339,7 @@ while True:
 
 
 def test_a_dump_of_a_process_within_malloc_leaves_it_running(tmp_path):
-    """The call waits for a lock that its own thread holds. It is taken back, and the process goes on."""
+    """The call waits for a lock that its own thread holds. It is cancelled, and the process goes on."""
     if not (lldb := shutil.which("lldb")):
         pytest.skip("lldb is not installed")  # gdb before version 14 has no limit of time
     (tmp_path / "lldb").symlink_to(lldb)
@@ -361,7 +361,7 @@ def test_a_dump_of_a_process_within_malloc_leaves_it_running(tmp_path):
 
 
 def test_an_old_gdb_calls_nothing_on_a_processor_with_amx():
-    """Its registers would not be given back: an engine's `read` returned ERESTARTSYS after the call."""
+    """The process's registers would not be restored: an engine's `read` returned ERESTARTSYS after the call."""
     from kvconn._status import gdb_is_safe
 
     old = ["GNU gdb (Debian 13.1-3) 13.1", "GNU gdb (Ubuntu 12.1-0ubuntu1~22.04) 12.1", "GNU gdb (GDB) Red Hat Enterprise Linux 10.2-13.el9"]

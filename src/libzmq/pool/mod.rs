@@ -30,9 +30,9 @@ pub(super) struct Head {
 /// Of each size a thread keeps at most so many bytes: the memory of 32,768 messages of 64 bytes. What it takes beyond them is
 /// malloc's.
 const KEPT: usize = 4 * 1024 * 1024;
-/// What all threads keep together. Or each of many threads could keep what it has needed once.
+/// What all threads keep together. Without this limit each of many threads could keep what it has needed once.
 const KEPT_BY_ALL: usize = 64 * 1024 * 1024;
-/// How much that is now. Not loom's: it orders nothing.
+/// How many bytes they keep now. The standard library's type, also in loom's models: it orders nothing.
 static KEPT_NOW: std::sync::atomic::AtomicUsize = std::sync::atomic::AtomicUsize::new(0);
 /// The sizes: 128, 192, 256, 384, 512. For larger messages the price of malloc is small beside the rest.
 const CLASSES: usize = 5;
